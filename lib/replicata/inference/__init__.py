@@ -1,0 +1,1 @@
+"""Inference: transformers, vLLM and OpenAI-compatible endpoints behind one small interface."""

@@ -1,0 +1,1 @@
+"""One room per paper; every room has the same shape."""

@@ -1,0 +1,1 @@
+"""Statistics: paired tests, cluster bootstrap, equivalence, multiplicity, power."""

@@ -1,0 +1,1 @@
+"""Workflow: params, cells, receipts, the notebook runner, the report: what runs the papers."""
