@@ -14,8 +14,8 @@ code class                meaning
 ==== ==================== ==========================================================
 """
 
-from difflib import get_close_matches
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class ReplicataError(Exception):

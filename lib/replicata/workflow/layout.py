@@ -191,6 +191,4 @@ class Room:
         except ReplicataError:
             raise
         except Exception as error:
-            raise RunError(
-                f"{full} cannot be imported: {type(error).__name__}: {error}"
-            ) from error
+            raise RunError(f"{full} cannot be imported: {type(error).__name__}: {error}") from error

@@ -96,7 +96,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         if not isinstance(node, yaml.MappingNode):
             raise UsageError(f"{shown} holds no mapping, expected lines such as 'seeds: 5'")
         _refuse_duplicates(node, shown, "")
-        return yaml.load(text, Loader=_Loader)  # noqa: S506  (a SafeLoader)
+        return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""

@@ -1,0 +1,81 @@
+"""Runs that are killed or interrupted: nothing left behind, and the same command goes on."""
+
+import random
+import signal
+import time
+
+import psutil
+import pytest
+
+from tests.conftest import build_house
+from tests.workflow.test_pipeline import outputs
+
+pytestmark = [pytest.mark.pipeline, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def house(tmp_path):
+    return build_house(tmp_path / "house", "toy")
+
+
+def processes_in(house):
+    """Return the command lines of all processes that run the house's code, by process."""
+    found = {}
+    for process in psutil.process_iter():
+        try:
+            if str(house.root) in process.environ().get("PYTHONPATH", ""):
+                found[process] = " ".join(process.cmdline())
+        except psutil.Error:
+            continue  # gone, or nobody's any more
+    return found
+
+
+def wait_until(condition, seconds=30.0):
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
+
+
+def child_named(house, word):
+    return next((p for p, line in processes_in(house).items() if word in line), None)
+
+
+@pytest.mark.parametrize(("victim", "job"), [("replicata run", "cell"), ("snakemake", "notebook")])
+def test_kill_9_and_the_same_command_again(house, finished, victim, job):
+    command = ("replicata", "run", "--profile", "smoke", "--root", "results")
+    first = house.start(*command, seconds=0.5)
+    assert wait_until(lambda: child_named(house, f"job {job}"))
+    time.sleep(random.Random().uniform(0, 2))
+    child_named(house, victim).send_signal(signal.SIGKILL)
+    first.communicate(timeout=60)
+    assert first.returncode != 0
+    assert wait_until(lambda: not processes_in(house)), processes_in(house)
+    again = house.call(*command)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert outputs(house, "results") == outputs(finished[0], "results")
+    assert not list(house.results().rglob(".*.parquet"))
+
+
+def test_a_job_that_is_killed_is_named_and_the_others_go_on(house):
+    run = house.start("replicata", "run", "--profile", "smoke", "--root", "rerun", seconds=1)
+    assert wait_until(lambda: child_named(house, "--cell engine"))
+    child_named(house, "--cell engine").send_signal(signal.SIGKILL)
+    said, _ = run.communicate(timeout=60)
+    assert run.returncode == 4
+    assert "FAILED toy cells/engine: it was killed" in said
+    assert (house.results("rerun") / "cells/coin-0.parquet").exists()
+    assert not (house.results("rerun") / "claims.json").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_is_one_sentence_and_keeps_what_is_done(house, number):
+    command = ("replicata", "run", "--profile", "smoke", "--root", "rerun", "--cores", "1")
+    run = house.start(*command, seconds=1)
+    assert wait_until(lambda: (house.results("rerun") / "receipts/cells/engine.json").exists())
+    run.send_signal(number)
+    said, _ = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert said.splitlines()[-1] == "replicata: error: interrupted; what was finished is kept"
+    assert wait_until(lambda: not processes_in(house))
+    assert (house.results("rerun") / "cells/engine.parquet").exists()
