@@ -106,6 +106,7 @@ class VllmEngine(ClosesOnExit):
                     trust_remote_code=False,
                     use_tqdm_on_load=False,
                     seed=0,
+                    **memory,
                     max_logprobs=-1,  # no cap of its own on Sampling.logprobs
                     kv_transfer_config=kv_transfer_config and dict(kv_transfer_config),
                 )
