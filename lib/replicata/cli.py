@@ -166,8 +166,8 @@ def report(profile: Profile = "cpu", root: Root = "results") -> None:
 def table(
     profile: Profile = "cpu",
     root: Root = "results",
-    readme: Annotated[
-        bool, typer.Option("--readme", help="Write it into README.md instead.")
+    write: Annotated[
+        bool, typer.Option("--write", help="Write it into README.md instead.")
     ] = False,
 ) -> None:
     """Print all verdicts as a Markdown table.
@@ -177,7 +177,7 @@ def table(
     from replicata.workflow.readme import update_readme, verdict_table
 
     text = verdict_table(Path(root), check_profile(profile))
-    if readme:
+    if write:
         changed = update_readme(repo_root() / "README.md", text)
         print("README.md changed" if changed else "README.md is as it should be")
     else:

@@ -33,6 +33,10 @@ def summaries(profile: str, root: Path) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _state(room: Room) -> str:
+    from replicata.workflow.scaffold import is_draft
+
+    if is_draft(room.ledger.parent):
+        return "draft: FILL IN remains"
     if not room.dir.exists():
         return "missing"
     stages = PaperPlan(room).stages

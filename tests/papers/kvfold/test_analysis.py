@@ -156,7 +156,9 @@ def kl(ratio, spread=0.1, group="quality", budgets=(0.05, 0.1), contexts=8, seed
                 fold = drop * ratio * np.exp(spread * rng.normal())
                 for question, weight in enumerate((0.5, 1.5)):
                     for arm, value in (("fold", fold), ("drop", drop), ("am", fold)):
-                        rows.append((arm, family, f"{family}-{c}", budget, question, value * weight))
+                        rows.append(
+                            (arm, family, f"{family}-{c}", budget, question, value * weight)
+                        )
     columns = ["arm", "family", "unit", "budget", "question", "value"]
     return pd.DataFrame(rows, columns=columns).assign(metric="kl", group=group)
 

@@ -32,7 +32,18 @@ def arms():
 
 
 def test_every_arm_has_the_size_asked_for(arms):
-    names = "am fold fold_repeat fold_refit drop nobias am_direct snapkv streaming random".split()
+    names = [
+        "am",
+        "fold",
+        "fold_repeat",
+        "fold_refit",
+        "drop",
+        "nobias",
+        "am_direct",
+        "snapkv",
+        "streaming",
+        "random",
+    ]
     for name in names:
         cache = arms.arm(name, 20)
         assert cache.keys.shape == cache.values.shape == (2, 2, 20, 8)

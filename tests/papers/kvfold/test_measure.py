@@ -82,7 +82,9 @@ def test_teacher_forcing_equals_a_plain_forward_pass(loaded, full, prompts):
 
 
 def test_options_in_one_row_score_as_in_rows_of_their_own(loaded, full, prompts):
-    question = Question(QUESTIONS[0], "baker", "Alma works as a", ("baker", "spy", "pilot", "nurse"))
+    question = Question(
+        QUESTIONS[0], "baker", "Alma works as a", ("baker", "spy", "pilot", "nurse")
+    )
     scores = measure.option_scores(
         loaded.model, loaded.tokenizer, full, [p.suffix for p in prompts], [question, question]
     )

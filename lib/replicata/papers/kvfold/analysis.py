@@ -100,10 +100,10 @@ def served(cells: pd.DataFrame, params: Params) -> Evidence:
         raise ValueError("c3 needs answers in bfloat16 beside those in float32")
     low, high = wilson_interval(int(full.sum()), len(full)).interval
     half_low, half_high = wilson_interval(int(half.sum()), len(half)).interval
-    gaps = _values(cells, "gap", dtype="bfloat16")["value"]
-    mismatches = int((half == 0).sum())
     # A mismatch without a gap stopped early: it is unexplained too.
-    explained = int((gaps.abs() < NEAR_TIE).sum())
+    gaps = _values(cells, "gap")
+    near = {dtype: int((g < NEAR_TIE).sum()) for dtype, g in gaps.groupby("dtype")["value"]}
+    mismatches, explained = int((half == 0).sum()), near.get("bfloat16", 0)
     control = _values(cells, "equal", arm="connector_off")["value"]
     drift = _values(cells, "max_logprob_difference", dtype="float32")["value"].max()
     return Evidence(
@@ -124,7 +124,8 @@ def served(cells: pd.DataFrame, params: Params) -> Evidence:
         mde=1 - 0.2 ** (1 / len(full)),
         notes=[
             f"float32: {int(full.sum())}/{len(full)} questions equal, largest difference of a "
-            f"chosen token's log-probability {drift:.1e} nats.",
+            f"chosen token's log-probability {drift:.1e} nats; {near.get('float32', 0)} of "
+            f"{int((full == 0).sum())} mismatches begin at a near-tie.",
             f"bfloat16: {int(half.sum())}/{len(half)} equal (95 % Wilson {half_low:.2f} to "
             f"{half_high:.2f}); {explained} of {mismatches} mismatches begin at a near-tie "
             f"(below {NEAR_TIE} nats).",

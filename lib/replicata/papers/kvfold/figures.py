@@ -4,8 +4,10 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from replicata.papers.kvfold.analysis import NEAR_TIE, log_ratio
 from replicata.papers.kvfold.experiment import Params
@@ -39,6 +41,13 @@ def _axes(
         figure = Figure(figsize=(width, height), layout="constrained")
         axes = figure.subplots(1, columns, sharey=sharey, squeeze=False)[0]
     return figure, list(axes)
+
+
+def _plain_log(axis: Axis) -> None:
+    """Label a logarithmic axis with plain numbers, since its range may be less than a decade."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def projections(rows: pd.DataFrame, params: Params) -> Figure:
@@ -103,7 +112,7 @@ def error_and_bound(rows: pd.DataFrame, params: Params) -> Figure:
     axes.plot(ends, ends, color="black", linewidth=1, label="error = bound")
     axes.set(xscale="log", yscale="log", ylim=(ends[0] * 1e-4, ends[1] * 2))
     axes.set(xlabel="bound D tanh(|ε| R / 4)", ylabel="output error |õ − o|")
-    axes.legend(frameon=True, fontsize=8)
+    axes.legend(frameon=True, fontsize=8, markerscale=3)
     return figure
 
 
@@ -148,7 +157,8 @@ def kl_by_budget(rows: pd.DataFrame, params: Params) -> Figure:
             )
         axes.set(xscale="log", yscale="log", xlabel="budget (share of entries kept)")
         axes.set_xticks(budgets, [f"{b:g}" for b in budgets])
-        axes.minorticks_off()
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        _plain_log(axes.yaxis)
         axes.set_title(f"{family}, {part['unit'].nunique()} contexts")
     panels[0].set_ylabel("KL(full ‖ arm), nats per token")
     panels[0].legend(frameon=True, fontsize=8)
@@ -187,6 +197,7 @@ def ablations(rows: pd.DataFrame, params: Params) -> Figure:
                 capsize=3,
             )
         axes.set(xscale="log", xlabel="KL(full ‖ arm), nats per token", title=family)
+        _plain_log(axes.xaxis)
         axes.set_yticks(range(len(order)), [NAMES[arm] for arm in order])
     panels[0].invert_yaxis()
     return figure
@@ -226,6 +237,7 @@ def unequal_gap(rows: pd.DataFrame, params: Params) -> Figure:
         )
     axes.axhline(1, color="black", linewidth=0.8, linestyle="--")
     axes.set(yscale="log", ylabel="KL of fold / KL of drop", xlim=(-0.4, 1.4))
+    _plain_log(axes.yaxis)
     axes.set_xticks([0, 1], ["equal budgets", "unequal budgets"])
     handles = [
         Line2D([], [], color=colours.get(f, "#666666"), marker=markers.get(f, "D"), label=f)
@@ -272,7 +284,7 @@ def engines(rows: pd.DataFrame, params: Params) -> Figure:
                 )
     for axes in (left, right):
         axes.set_xticks(range(len(names)), names)
-    left.set_ylabel("tokens before the first difference")
+    left.set_ylabel("tokens in common (an answer may end early)")
     right.set(yscale="log", ylabel="largest |Δ log-probability| before it, nats")
     left.legend(frameon=True, fontsize=8)
     return figure
