@@ -111,10 +111,10 @@ def test_among_equal_keys_the_earlier_ones_are_kept():
 
 def pursue(design, target, budget, upper, drop_below=-7.0, refills=3):
     """Matching pursuit of one head from its full design matrix, with scipy's bounded solver."""
-    banned, chosen = set(), []
+    banned, chosen, weights = set(), [], np.zeros(0)
     for attempt in range(refills + 1):
         while len(chosen) < budget:
-            fitted = design[:, chosen] @ weights if chosen else 0.0
+            fitted = design[:, chosen] @ weights
             gain = design.T @ (target - fitted)
             gain[[*chosen, *banned]] = -np.inf
             chosen.append(int(gain.argmax()))
@@ -125,6 +125,7 @@ def pursue(design, target, budget, upper, drop_below=-7.0, refills=3):
             return sorted(chosen)
         banned |= set(low)
         chosen = [k for k in chosen if k not in low]
+        weights = np.zeros(0)
         if chosen:
             weights = solve_bounded(design[:, chosen], target, 1e-12, np.exp(upper))
     return None
@@ -204,7 +205,7 @@ def test_the_solver_is_optimal_even_where_the_optimum_is_not_unique(seed, column
     moment = (a.mT @ b.unsqueeze(-1)).squeeze(-1)
     x = bounded_least_squares(a.mT @ a, moment, 0.1, 3.0, start)
     assert ((x >= 0.1) & (x <= 3.0)).all()
-    # By convexity no feasible point can be better by more than this; it needs no optimum to compare.
+    # By convexity no feasible point is better by more than this; no optimum is needed.
     gradient = (a.mT @ ((a @ x.unsqueeze(-1)).squeeze(-1) - b).unsqueeze(-1)).squeeze(-1)
     gap = torch.maximum(gradient * (x - 0.1), gradient * (x - 3.0)).sum(-1)
     assert (gap <= 1e-8 * b.square().sum(-1)).all()
