@@ -1,6 +1,7 @@
 """Cells, claims and receipts, in this process."""
 
 import errno
+import importlib
 import json
 import os
 
@@ -180,13 +181,16 @@ def test_evidence_that_is_missing_or_fails_is_named(room, monkeypatch):
         run.claims_document(room)
 
 
-def test_preflight_names_everything_missing(room, toy_house, monkeypatch):
+def test_preflight_names_everything_missing(room, toy_house):
     (toy_house.root / "params/toy/paper.yaml").write_bytes(
         (toy_house.root / "params/toy/smoke.yaml").read_bytes()
     )
-    missing = ["two GPUs are needed, none is here.", "the data set is not in the cache"]
-    experiment = room.module("experiment")
-    monkeypatch.setattr(experiment, "preflight", lambda params: missing, raising=False)
+    module = toy_house.root / "lib/replicata/papers/toy/preflight.py"
+    module.write_text(
+        "def preflight(params):\n"
+        "    return ['two GPUs are needed, none is here.', 'the data set is not in the cache']\n"
+    )
+    importlib.invalidate_caches()
     with pytest.raises(ResourceError, match=r"two GPUs.*none is here; the data set"):
         run.run_cell(Room("toy", "paper"), "coin-0")
     assert run.run_cell(room, "coin-0").not_run is None

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -13,7 +14,7 @@ from replicata.errors import ReplicataError, RunError, UsageError, nearest
 PROFILES = ("smoke", "cpu", "paper")
 """Every paper has params for these: for CI, for the main job, for the paper's own scale."""
 
-MODULES = ("experiment", "analysis", "figures")
+MODULES = ("experiment", "analysis", "figures", "preflight")
 """The modules of a paper's room that the pipeline loads by name."""
 
 
@@ -174,6 +175,10 @@ class Room:
     def module_name(self, name: str) -> str:
         """Return the dotted name of one of the room's modules."""
         return f"replicata.papers.{self.paper}.{name}"
+
+    def has_module(self, name: str) -> bool:
+        """Return whether the paper's room has a module; only ``preflight`` may be missing."""
+        return find_spec(self.module_name(name)) is not None
 
     def module(self, name: str) -> ModuleType:
         """Import one of ``MODULES`` from the paper's room.

@@ -69,9 +69,9 @@ def _check_machine(plan: Plan, console: Console) -> None:
     if plan.profile != "paper":
         return
     for name, paper in plan.papers.items():
-        estimate = getattr(paper.room.module("experiment"), "cost_estimate", None)
-        if estimate is not None:
-            _print(console, f"{name}: {estimate(paper.params)}")
+        if paper.room.has_module("preflight"):
+            estimate = paper.room.module("preflight").cost_estimate(paper.params)
+            _print(console, f"{name}: {estimate}")
     for paper in plan.papers.values():
         preflight(paper.room, paper.params)
 

@@ -110,15 +110,18 @@ def run_cell(room: Room, cell_id: str) -> receipts.Receipt:
 def preflight(room: Room, params: StrictParams) -> None:
     """Check, at profile ``paper``, that what the experiment needs is on this machine.
 
+    The checks are in a module of their own, ``preflight.py``, since they change no result: the
+    digest of the experiment's code must not depend on them.
+
     Raises
     ------
     ResourceError
         If something is missing; the sentence names all of it.
     """
-    check = getattr(room.module("experiment"), "preflight", None)
-    if room.profile != "paper" or check is None:
+    if room.profile != "paper" or not room.has_module("preflight"):
         return
-    missing = [str(sentence).rstrip(".") for sentence in check(params)]
+    found = room.module("preflight").preflight(params)
+    missing = [str(sentence).rstrip(".") for sentence in found]
     if missing:
         raise ResourceError(f"{room.paper} at profile paper cannot start: {'; '.join(missing)}")
 
