@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from replicata.errors import NotRun, ResourceError
 from replicata.inference import Completion
-from replicata.papers.kvfold import experiment
+from replicata.papers.kvfold import experiment, serving
 from replicata.papers.kvfold.serving import agreement, foreign_functions
 from replicata.workflow.params import load_params
 
@@ -97,3 +98,18 @@ def test_a_replaced_method_is_found(monkeypatch):
     monkeypatch.undo()
     layer.forward = lambda: None
     assert list(foreign_functions([layer], home)) == ["Layer.forward"]
+
+
+def test_without_vllm_the_serving_cells_are_not_run(monkeypatch):
+    smoke = load_params("kvfold", "smoke")
+    settings = load_params("kvfold", "cpu").serving.model_copy(update={"contexts": 1})
+    params = smoke.model_copy(update={"serving": settings})
+    cell = next(c for c in experiment.cells(params) if c.id == "serving-float32")
+
+    def fails(*args, **kwargs):
+        raise ResourceError("vLLM is not installed")
+
+    monkeypatch.setattr(serving, "VllmEngine", fails)
+    monkeypatch.setattr(serving, "model_directory", lambda name, dtype: None)
+    with pytest.raises(NotRun, match="vLLM is not installed"):
+        experiment.run(params, cell)
