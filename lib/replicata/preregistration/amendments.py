@@ -5,8 +5,9 @@ from typing import Any
 
 from replicata.errors import UsageError
 from replicata.preregistration.anchor import check_attributes, check_clean
-from replicata.preregistration.canonical import canonical
-from replicata.preregistration.freeze import check_plan, write_frozen
+from replicata.preregistration.canonical import canonical, read_canonical
+from replicata.preregistration.chain import read_chain_bytes
+from replicata.preregistration.freeze import check_fresh, check_plan, write_frozen
 from replicata.preregistration.manifest import build_manifest
 from replicata.preregistration.places import Places, require
 from replicata.preregistration.protocol import Protocol, validate_protocol
@@ -64,7 +65,7 @@ def amend(places: Places, changes: dict[str, Any], reason: str, seen: str) -> Pa
             "manifest": manifest,
             "number": len(registration.digests),
             "parent": registration.head,
-            "planned": describe_plan(check_plan(protocol)),
+            "planned": describe_plan(check_fresh(protocol, check_plan(protocol))),
             "reason": reason,
             "records": count_records(places),
             "schema": 1,
@@ -78,14 +79,10 @@ def amend(places: Places, changes: dict[str, Any], reason: str, seen: str) -> Pa
 
 def count_records(places: Places) -> int:
     """Return how many records there are, whole lines of all shards."""
-    from replicata.preregistration.chain import read_chain_bytes
-
     return sum(read_chain_bytes(path).count(b"\n") for path in places.record_files())
 
 
 def amended_after_data(registration: Registration) -> list[str]:
     """Return the names of amendments that were made when records existed already."""
-    from replicata.preregistration.canonical import read_canonical
-
     paths = registration.places.amendments()
     return [path.name for path in paths if read_canonical(path)["records"] > 0]

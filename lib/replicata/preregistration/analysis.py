@@ -116,9 +116,8 @@ def compute(
         If a registered result is missing, one is not registered, or a rule cannot be applied.
     """
     excluded = dict(study.exclude(registration, observed))
-    results = {
-        key: dict(value) for key, value in _analysed(study, registration, observed, excluded)
-    }
+    analysed = study.analyse(registration, observed, excluded)
+    results = {key: dict(values) for key, values in sorted(analysed.items())}
     registered = labels(registration)
     for key in results:
         if key not in registered:
@@ -132,16 +131,6 @@ def compute(
         "results": results,
         "verdicts": verdicts(registration, results),
     }
-
-
-def _analysed(
-    study: Study,
-    registration: Registration,
-    observed: Sequence[Observation],
-    excluded: Mapping[str, str],
-) -> list[tuple[str, Mapping[str, Any]]]:
-    results: Results = study.analyse(registration, observed, excluded)
-    return sorted(results.items())
 
 
 def verdicts(registration: Registration, results: Results) -> dict[str, str]:

@@ -26,9 +26,7 @@ def git(root: Path, *arguments: str) -> str:
             ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False
         )
     except FileNotFoundError:
-        raise RunError(
-            "git is not installed, and a protocol is frozen in a git repository"
-        ) from None
+        raise RunError("git is not installed, and protocols are frozen in a repository") from None
     if done.returncode:
         message = done.stderr.strip().splitlines()
         raise RunError(f"git {arguments[0]} failed: {message[-1] if message else done.returncode}")

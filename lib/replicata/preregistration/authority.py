@@ -28,13 +28,11 @@ dir = {directory}
 serial = $dir/serial
 crypto_device = builtin
 signer_cert = $dir/tsa.pem
-certs = $dir/ca.pem
 signer_key = $dir/tsa.key
 signer_digest = sha256
 default_policy = 1.2.3.4.1
 digests = sha256
 ess_cert_id_alg = sha256
-clock_precision_digits = 6
 tsa_name = no
 """
 
@@ -103,7 +101,6 @@ class LocalAuthority:
             self.directory / "tsa.pem",
             tsa.sign(ca_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM),
         )
-        atomic_write(self.directory / "tsa.cnf", _CONFIG.format(directory=self.directory))
         atomic_write(self.directory / "serial", "01\n")
         content = ca.sign(ca_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
         atomic_write(root, content)
@@ -124,6 +121,8 @@ class LocalAuthority:
                 "the keys of the local test authority are gone, so it stamps nothing more"
             )
         query, answer = self.directory / "query.tsq", self.directory / "reply.tsr"
+        # Written each time, because it holds the directory's path, and directories move.
+        atomic_write(self.directory / "tsa.cnf", _CONFIG.format(directory=self.directory))
         query.write_bytes(request)
         answer.unlink(missing_ok=True)
         command = ["openssl", "ts", "-reply", "-config", str(self.directory / "tsa.cnf")]
@@ -131,9 +130,7 @@ class LocalAuthority:
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         except FileNotFoundError:
-            raise ResourceError(
-                "openssl is not installed, and a local authority needs it"
-            ) from None
+            raise ResourceError("openssl is not installed, which a local authority needs") from None
         if done.returncode or not answer.exists():
             raise RunError(f"openssl ts -reply failed: {done.stderr.strip()[-300:]}")
         return answer.read_bytes()

@@ -184,9 +184,7 @@ def status(study: StudyName) -> None:
 
 def audit_command(
     study: Annotated[str | None, typer.Argument(help="The study.")] = None,
-    all_: Annotated[
-        bool, typer.Option("--all", help="Every study with a frozen protocol.")
-    ] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Every frozen study.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     expect_protocol: Annotated[str | None, typer.Option(help="Digest of frozen.json.")] = None,
     expect_seal: Annotated[str | None, typer.Option(help="Digest of seal.json.")] = None,

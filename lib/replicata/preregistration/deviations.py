@@ -5,6 +5,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from replicata.errors import UsageError
 from replicata.preregistration.chain import Chain, append, genesis, link, read_chain_bytes, verify
 from replicata.preregistration.places import Places, require
 from replicata.preregistration.records import time_text, utc_now
@@ -32,8 +33,6 @@ def deviate(places: Places, deviation: Deviation) -> str:
     VerificationError
         If the list so far does not verify.
     """
-    from replicata.errors import UsageError
-
     require(places, "deviate")
     registration = load_registration(places)
     for hypothesis in deviation.affects:

@@ -37,7 +37,7 @@ def freeze(places: Places) -> str:
     manifest = build_manifest(protocol, places.root)
     protected = [places.frozen, places.roots, digest_path(places.frozen), places.deviations]
     check_attributes(places.root, [*manifest["files"], *map(places.shown, protected)])
-    planned = describe_plan(check_plan(protocol))
+    planned = describe_plan(check_fresh(protocol, check_plan(protocol)))
     roots = _roots(protocol, places)
     content = canonical(
         {
@@ -68,8 +68,8 @@ def check_plan(protocol: Protocol) -> list[PlannedCell]:
     Raises
     ------
     UsageError
-        If the counts differ, an id is there twice, an endpoint is unknown, a unit is a pilot's, or
-        a cell needs one that does not come before it in its shard.
+        If the counts differ, an id is there twice, an endpoint is unknown, or a cell needs one that
+        does not come before it in its shard.
     """
     cells = list(load_study(protocol.analysis.entry_point).planned_cells(protocol))
     if len(cells) != protocol.sample.planned_cells:
@@ -88,8 +88,6 @@ def check_plan(protocol: Protocol) -> list[PlannedCell]:
             raise UsageError(f"planned cell {cell.id!r} is there twice")
         if cell.endpoint not in protocol.endpoints:
             raise UsageError(f"planned cell {cell.id!r} has an unknown endpoint {cell.endpoint!r}")
-        if protocol.pilot.covers(cell.unit):
-            raise UsageError(f"planned cell {cell.id!r} uses the pilot unit {cell.unit!r}")
         for need in cell.needs:
             if shard_of.get(need) != cell.shard:
                 raise UsageError(
@@ -97,6 +95,20 @@ def check_plan(protocol: Protocol) -> list[PlannedCell]:
                     f"shard {cell.shard!r}"
                 )
         shard_of[cell.id] = cell.shard
+    return cells
+
+
+def check_fresh(protocol: Protocol, cells: list[PlannedCell]) -> list[PlannedCell]:
+    """Return ``cells`` if none uses a pilot unit.
+
+    Raises
+    ------
+    UsageError
+        If one does.
+    """
+    for cell in cells:
+        if protocol.pilot.covers(cell.unit):
+            raise UsageError(f"planned cell {cell.id!r} uses the pilot unit {cell.unit!r}")
     return cells
 
 

@@ -1,9 +1,9 @@
 """OpenTimestamps proofs (optional): pending until a Bitcoin block attests them.
 
-A proof shows that a file existed *before* a block. Until the calendars have put it into one, and it
-has been upgraded (``ots upgrade``), it shows nothing, and is reported as pending. To check a block's
-attestation without trusting anyone takes that block's header, which an auditor gets from a Bitcoin
-node. Needs the package ``opentimestamps``.
+A proof shows that a file existed *before* a block. Until the calendars have put it into one, and
+it has been upgraded (``ots upgrade``), it shows nothing, and is reported as pending. To check a
+block's attestation without trusting anyone takes that block's header, which an auditor gets from a
+Bitcoin node. Needs the package ``opentimestamps``.
 """
 
 import hashlib

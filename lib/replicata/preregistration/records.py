@@ -4,6 +4,7 @@ Record kinds: ``answer`` (one per finished cell), ``missing`` (a cell given up a
 ``attempt`` (a failure that was retried), ``recovered`` (a torn last line was moved to ``*.torn``).
 """
 
+import gzip
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from replicata.errors import RunError, VerificationError
 from replicata.preregistration.chain import append, genesis, link, verify
 from replicata.preregistration.registration import Registration
 from replicata.preregistration.study import PlannedCell
-from replicata.workflow.files import raise_if_disk_full, sha256_bytes
+from replicata.workflow.files import atomic_write, raise_if_disk_full, sha256_bytes
 
 Clock = Callable[[], datetime]
 
@@ -195,10 +196,6 @@ def pack(path: Path) -> Path:
     VerificationError
         If it is torn.
     """
-    import gzip
-
-    from replicata.workflow.files import atomic_write
-
     data = path.read_bytes()
     if data and not data.endswith(b"\n"):
         raise VerificationError(f"{path.name} ends in a torn line; run again before packing")
