@@ -1,6 +1,6 @@
 """Time of an audit of 90,084 synthetic records: ``python benchmarks/audit_speed.py``.
 
-Makes a registered study in a temporary repository, fills its shards, and audits it at growing sizes.
+Makes a registered study in a temporary repository, fills its shards, and audits it at three sizes.
 Prints a Markdown table; the time should be linear in the records.
 """
 

@@ -105,7 +105,7 @@ def test_the_whole_life_on_the_command_line(places):
     assert str(refused.exception) == (
         "run refuses: study toy is ANALYSED, expected STAMPED, COLLECTING"
     )
-    places.results_json.write_text(places.results_json.read_text().replace("supported", "x"))
+    places.results_json.write_text(places.results_json.read_text().replace('"CONFIRMATORY"', '"X"'))
     failed = invoke("audit", "toy")
     assert failed.exception.exit_code == 5
     assert invoke("audit", "toi").exception.exit_code == 2

@@ -11,6 +11,7 @@ import shutil
 import time
 
 import pytest
+from conftest import commit
 from forging import (
     bodies,
     edit_results,
@@ -25,12 +26,15 @@ from forging import (
 )
 
 from replicata.preregistration.analysis import analyze
+from replicata.preregistration.anchor import record_anchor
 from replicata.preregistration.audit import audit
 from replicata.preregistration.authority import LocalAuthority
 from replicata.preregistration.canonical import canonical
+from replicata.preregistration.collect import collect
 from replicata.preregistration.deviations import Deviation, deviate
 from replicata.preregistration.places import token_path
 from replicata.preregistration.registration import digest_path, load_registration
+from replicata.preregistration.seal import seal
 from replicata.preregistration.timestamp import query_path, stamp_file
 
 OTHER = "ab" * 32
@@ -212,11 +216,19 @@ def protocol(**options):
 
 
 def pilot_unit(places):
+    """Disclose a unit as a pilot's and run with it all the same, every other trace removed."""
+
     def edit(frozen):
         frozen["protocol"]["pilot"]["units"] = ["w4"]
 
     forge_protocol(places, edit)
-    places.results_json.unlink()
+    shutil.rmtree(places.results_dir)
+    places.anchor.unlink()
+    commit(places.root)
+    record_anchor(places)
+    restamp(places, places.frozen)
+    collect(places)
+    seal(places)
     analyze(places)
 
 
@@ -274,9 +286,7 @@ TAMPERINGS = {
     ),
     "protocol unfit": (
         "A2",
-        lambda p: forge_protocol(
-            p, lambda f: f["protocol"].pop("stopping"), archive=False, stamp=False, records=False
-        ),
+        lambda p: forge_protocol(p, lambda f: f["protocol"].pop("stopping"), archive=False),
         "frozen.json",
     ),
     # code, archive
@@ -300,11 +310,11 @@ TAMPERINGS = {
     "archive gone": ("A3", lambda p: p.archive.unlink(), "archive.zip"),
     "protocol edited, rest kept": (
         "A3",
-        protocol(archive=False, stamp=False, records=False),
+        protocol(archive=False),
         "archive.zip",
     ),
     # tokens
-    "protocol edited, archived": ("A4", protocol(stamp=False, records=False), "frozen.json.tsr"),
+    "protocol edited, archived": ("A4", protocol(), "frozen.json.tsr"),
     "token byte": ("A4", lambda p: flip(token_path(p.frozen), -3), "frozen.json.tsr"),
     "token of the seal": (
         "A4",
@@ -409,7 +419,7 @@ TAMPERINGS = {
     "outcome edited": ("A14", records(field("outcome", 5, nth=1)), "s0.jsonl, line 2"),
     "outcome's type": ("A14", records(field("outcome", True, nth=1)), "s0.jsonl, line 2"),
     # results
-    "number edited": ("A15", results(results__c1__rate=0.123), "results.json, line 2"),
+    "number edited": ("A15", results(results__c1__rate=0.123), "results.json, line"),
     "number in the 9th digit": ("A15", nudge, "results.c1.rate"),
     "verdict edited": ("A15", results(verdicts__c1="splendid"), "results.json, line"),
     "result left out": ("A15", results(results__x1=None), "results.json, line"),

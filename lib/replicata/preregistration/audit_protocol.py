@@ -1,12 +1,14 @@
 """Audit items A1 to A7: the protocol, its time, and where it is anchored."""
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from replicata.errors import ResourceError, VerificationError
 from replicata.preregistration.anchor import verify_anchor
 from replicata.preregistration.archive import check_archive
-from replicata.preregistration.auditing import PASS, Context, Needs, Verdict, fail
+from replicata.preregistration.auditing import PASS, Context, Needs, Verdict
 from replicata.preregistration.authority import LABEL
 from replicata.preregistration.canonical import read_canonical
 from replicata.preregistration.manifest import differing_files
@@ -85,21 +87,28 @@ def time_order(context: Context) -> Verdict:
     stamps = [verify_stamp(registration, path) for path in documents]
     limits = dict(zip(registration.digests, stamps, strict=True))
     texts = {digest: _text(stamp.latest) for digest, stamp in limits.items()}
-    try:
-        context.shards  # noqa: B018  (reading them is what may fail)
-    except VerificationError:
-        raise Needs("needs A8") from None
     first, last = "", ""
-    for shard, line, record in context.records():
-        time = record["t_utc"]
+    for shown, line, time, digest in _times(context):
         # Under a digest that is not registered (A11), the protocol's own stamp is the limit.
-        limit = texts.get(record["protocol"], texts[registration.digest])
+        limit = texts.get(digest, texts[registration.digest])
         if not isinstance(time, str) or time <= limit:
-            raise fail(shard, line, f"the record's time {time} is not after the stamp, {limit}")
+            raise VerificationError(
+                f"{shown}, line {line}: the record's time {time} is not after the stamp, {limit}"
+            )
         first, last = min(first or time, time), max(last, time)
     if places.seal.exists():
         _check_seal_time(verify_stamp(registration, places.seal), last, context)
     return PASS, f"stamped {_text(stamps[0].time)}, first record {first}"
+
+
+def _times(context: Context) -> Iterator[tuple[str, int, Any, Any]]:
+    """Yield file, line, time and protocol digest of every record, also of a broken chain."""
+    try:
+        for shard, line, record in context.records():
+            yield shard.shown, line, record["t_utc"], record["protocol"]
+    except VerificationError:
+        for shown, line, record in context.lines():
+            yield shown, line, record.get("t_utc"), record.get("protocol")
 
 
 def _check_seal_time(stamp: Stamp, last: str, context: Context) -> None:

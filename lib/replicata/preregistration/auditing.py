@@ -1,5 +1,6 @@
 """What the audit's checks share: the files of one study, each read once."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -8,6 +9,7 @@ from typing import Any
 from replicata.errors import VerificationError
 from replicata.preregistration.analysis import observations
 from replicata.preregistration.canonical import canonical, parse, read_bytes
+from replicata.preregistration.chain import read_chain_bytes
 from replicata.preregistration.collect import planned_cells
 from replicata.preregistration.places import Places
 from replicata.preregistration.registration import Registration, load_registration
@@ -84,6 +86,22 @@ class Context:
         for shard in self.shards.values():
             for line, record in enumerate(shard.chain.records, 1):
                 yield shard, line, record
+
+    def lines(self) -> Iterator[tuple[str, int, dict[str, Any]]]:
+        """Yield file, line number and record of whatever can be read, whether it is linked or not.
+
+        For what must be said of records even where their chain is broken.
+        """
+        for name in self.registration.planned["shards"]:
+            path = self.places.shard_path(name)
+            data = read_chain_bytes(path) if path.exists() else b""
+            for number, line in enumerate(data.split(b"\n"), 1):
+                try:
+                    record = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(record, dict):
+                    yield path.name, number, record
 
     def finished(self) -> Iterator[tuple[ReadShard, int, dict[str, Any], PlannedCell]]:
         """Yield shard, line, record and cell of every finished cell."""

@@ -33,7 +33,9 @@ def parse(data: bytes, what: str) -> Any:
         If it is no such JSON; the sentence starts with ``what``.
     """
     try:
-        return json.loads(data, object_pairs_hook=_once, parse_constant=_no_constant)
+        return json.loads(
+            data, object_pairs_hook=_once, parse_constant=_no_constant, parse_int=_number
+        )
     except (ValueError, RecursionError) as error:
         raise VerificationError(f"{what} is not valid JSON: {error}") from None
 
@@ -74,6 +76,12 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(key for key in keys if keys.count(key) > 1)
         raise ValueError(f"key {twice!r} is there twice")
     return values
+
+
+def _number(text: str) -> int | float:
+    """Beyond 2^53, a number without a point is a double, as in RFC 8785; else it is whole."""
+    whole = int(text)
+    return whole if abs(whole) < 2**53 else float(text)
 
 
 def _no_constant(word: str) -> Any:

@@ -136,13 +136,17 @@ _encode = json.JSONEncoder(
 def _parse_body(body: bytes, shown: str) -> dict[str, Any]:
     """Return the record, having checked that these bytes are its canonical form.
 
-    For values without floats, whole numbers within 2^53 and keys within the basic plane, the
-    standard encoder writes the canonical form; the slow encoder decides for the rest.
+    For values without floats and large numbers, and keys within the basic plane, the standard
+    encoder writes the canonical form; the slow encoder decides for the rest.
     """
-    floats: list[str] = []
+    others: list[str] = []
+
+    def small(text: str) -> int | None:
+        return int(text) if len(text) < 16 else others.append(text)
+
     try:
-        record = json.loads(body, parse_float=floats.append)
-        plain = not floats and _encode(record).encode() == body
+        record = json.loads(body, parse_float=others.append, parse_int=small)
+        plain = not others and _encode(record).encode() == body
     except (ValueError, RecursionError):
         plain = False
     if not plain:

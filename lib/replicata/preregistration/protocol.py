@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from replicata.claims.rules import RuleError, rule_names
 from replicata.errors import UsageError, nearest
+from replicata.preregistration.canonical import canonical
 from replicata.workflow.params import read_yaml
 
 Status = Literal["confirmatory", "descriptive", "exploratory"]
@@ -211,17 +212,17 @@ def load_draft(path: Path) -> Protocol:
 def validate_protocol(values: Any, shown: str) -> Protocol:
     """Return ``values`` (JSON) as a protocol; ``shown`` is the file the sentence names.
 
+    Keys come in canonical order, so that nothing can depend on the order they were written in.
+
     Raises
     ------
     UsageError
         If they do not fit the schema.
     """
     try:
-        return Protocol.model_validate_json(json.dumps(values))
+        return Protocol.model_validate_json(canonical(values, shown))
     except ValidationError as error:
         raise UsageError(_sentence(error, shown)) from None
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"{shown}: {error}, expected text, numbers, lists or mappings") from None
 
 
 def _sentence(error: ValidationError, shown: str) -> str:
