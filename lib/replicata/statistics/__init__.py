@@ -9,6 +9,12 @@ module           what is in it
 ``proportions``  ``wilson_interval``, ``binomial_test``
 ``multiplicity`` ``holm``
 ``agreement``    ``prediction_interval``
+``exact``        ``sign_flip_exact``, ``sign_flip_p_values``
+``labels``       ``label_permutation_exact``
+``lattice``      data on a common grid of whole numbers, exact counting
+``bounds``       ``plus_one_bound``
+``gatekeeping``  ``fixed_sequence``
+``calibration``  ``rejection_rate``, ``a_a``
 ================ =============================================================
 
 Three conventions hold in all of them: a test rejects when ``p <= alpha``; the unit of paired and

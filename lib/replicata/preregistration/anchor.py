@@ -1,0 +1,105 @@
+"""Git around a protocol: is the tree clean, are digests safe on checkout, which commit holds it.
+
+A commit is a weak anchor: its author controls its date and, until it is pushed, its history.
+"""
+
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from replicata.errors import RunError, UsageError, VerificationError
+from replicata.preregistration.canonical import canonical, read_canonical
+from replicata.preregistration.places import Places
+from replicata.workflow.files import atomic_write
+
+
+def git(root: Path, *arguments: str) -> str:
+    """Return what a git command prints.
+
+    Raises
+    ------
+    RunError
+        If git is missing or the command fails.
+    """
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        raise RunError("git is not installed, and protocols are frozen in a repository") from None
+    if done.returncode:
+        message = done.stderr.strip().splitlines()
+        raise RunError(f"git {arguments[0]} failed: {message[-1] if message else done.returncode}")
+    return done.stdout
+
+
+def check_clean(root: Path) -> str:
+    """Return the commit of a clean tree.
+
+    Raises
+    ------
+    UsageError
+        If something is modified, staged or untracked: the sentence names the first file.
+    """
+    changed = git(root, "status", "--porcelain", "--untracked-files=all").splitlines()
+    if changed:
+        more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
+        raise UsageError(f"freeze refuses: {changed[0][3:]} is not committed{more}")
+    return git(root, "rev-parse", "HEAD").strip()
+
+
+def check_attributes(root: Path, paths: Iterable[str]) -> None:
+    """Check that a checkout cannot convert line ends of ``paths``.
+
+    Raises
+    ------
+    UsageError
+        If ``.gitattributes`` does not say ``-text`` for one, which would change its digest on a
+        machine with ``core.autocrlf``.
+    """
+    for line in git(root, "check-attr", "text", "--", *paths).splitlines():
+        path, _, value = line.rsplit(": ", 2)
+        if value != "unset":
+            raise UsageError(
+                f".gitattributes leaves {path} to line-end conversion, expected '-text' for it"
+            )
+
+
+def record_anchor(places: Places) -> bool:
+    """Write anchor.json if HEAD holds frozen.json as it is; return whether it does."""
+    shown = places.shown(places.frozen)
+    try:
+        blob = git(places.root, "rev-parse", f"HEAD:{shown}").strip()
+    except RunError:
+        return False
+    if blob != git(places.root, "hash-object", "--no-filters", shown).strip():
+        return False
+    if not places.anchor.exists():
+        commit = git(places.root, "log", "-1", "--format=%H", "--", shown).strip()
+        atomic_write(places.anchor, canonical({"blob": blob, "commit": commit, "path": shown}))
+    return True
+
+
+def verify_anchor(places: Places) -> str | None:
+    """Return the anchoring commit, or None if none is recorded.
+
+    Raises
+    ------
+    VerificationError
+        If the commit is no ancestor of HEAD, or holds another frozen.json.
+    """
+    if not places.anchor.exists():
+        return None
+    anchor = read_canonical(places.anchor)
+    commit, path = anchor["commit"], anchor["path"]
+    try:
+        git(places.root, "merge-base", "--is-ancestor", commit, "HEAD")
+        blob = git(places.root, "rev-parse", f"{commit}:{path}").strip()
+    except RunError:
+        raise VerificationError(
+            f"anchor.json: commit {commit[:12]} with {path} is no ancestor of HEAD"
+        ) from None
+    actual = git(places.root, "hash-object", "--no-filters", str(places.frozen)).strip()
+    if blob != anchor["blob"] or actual != blob:
+        raise VerificationError(f"anchor.json: commit {commit[:12]} holds another {path}")
+    return commit

@@ -1,0 +1,133 @@
+"""The confirmatory run: ask for every planned cell that has no answer yet, and record it."""
+
+from collections.abc import Callable, Sequence
+
+from replicata.errors import UsageError, VerificationError
+from replicata.preregistration.freeze import check_plan
+from replicata.preregistration.places import Places, State, require, token_path
+from replicata.preregistration.records import Clock, Shard, utc_now
+from replicata.preregistration.registration import (
+    Registration,
+    check_unchanged,
+    describe_plan,
+    load_registration,
+)
+from replicata.preregistration.study import PlannedCell, Retry, Study, load_study
+from replicata.preregistration.timestamp import Stamp, verify_stamp
+
+Progress = Callable[[int, int], None]
+
+
+def start(places: Places) -> tuple[Registration, Stamp | None]:
+    """Return the registration if collecting may start or go on, with its latest stamp.
+
+    Raises
+    ------
+    UsageError
+        If the study is in another state, or an amendment is not stamped.
+    VerificationError
+        If anything frozen has changed or a token does not verify.
+    """
+    registration = load_registration(places)
+    unstamped = registration.protocol.allow_unstamped and not token_path(places.frozen).exists()
+    require(places, "run", also=(State.ARCHIVED,) if unstamped else ())
+    check_unchanged(registration)
+    if unstamped:
+        return registration, None
+    stamp = verify_stamp(registration, places.frozen)
+    for path in places.amendments():
+        if not token_path(path).exists():
+            raise UsageError(f"run refuses: {path.name} is not stamped, expected stamp before run")
+        stamp = verify_stamp(registration, path)
+    return registration, stamp
+
+
+def collect(
+    places: Places,
+    shards: Sequence[str] | None = None,
+    *,
+    engine: dict[str, str] | None = None,
+    clock: Clock = utc_now,
+    progress: Progress | None = None,
+) -> int:
+    """Collect the given shards, or all; return how many cells were asked for.
+
+    Finished cells are not asked for again, so the same command resumes after a kill. Several
+    processes may collect different shards at once.
+
+    Raises
+    ------
+    UsageError
+        If a shard is unknown, or as for `start`.
+    VerificationError
+        As for `start`; also if an endpoint answers with another model than is pinned.
+    """
+    registration, _ = start(places)
+    cells = planned_cells(registration)
+    names = list(registration.planned["shards"])
+    for name in shards or ():
+        if name not in names:
+            raise UsageError(f"there is no shard {name!r}; the plan has {', '.join(names[:10])}")
+    study = load_study(registration.protocol.analysis.entry_point)
+    wanted = [cell for cell in cells if shards is None or cell.shard in shards]
+    asked = 0
+    for name in names if shards is None else shards:
+        registration, stamp = start(places)
+        limit = stamp.latest if stamp else None
+        with Shard(registration, name, not_before=limit, engine=engine, clock=clock) as shard:
+            for cell in (cell for cell in wanted if cell.shard == name):
+                if cell.id not in shard.responses:
+                    ask(study, registration, shard, cell)
+                    asked += 1
+                    if progress is not None:
+                        progress(asked, len(wanted))
+    return asked
+
+
+def planned_cells(registration: Registration) -> list[PlannedCell]:
+    """Return the planned cells, checked against the frozen plan.
+
+    Raises
+    ------
+    VerificationError
+        If the study's code generates another plan.
+    """
+    cells = check_plan(registration.protocol)
+    if describe_plan(cells)["sha256"] != registration.planned["sha256"]:
+        raise VerificationError("the study generates another list of planned cells than was frozen")
+    return cells
+
+
+def ask(study: Study, registration: Registration, shard: Shard, cell: PlannedCell) -> None:
+    """Ask for one cell, with the protocol's number of retries, and record what came of it.
+
+    A cell whose needed cells are missing is missing too.
+
+    Raises
+    ------
+    VerificationError
+        If another model answers than is pinned.
+    """
+    for need in cell.needs:
+        if shard.responses.get(need) is None:
+            shard.missing(cell, None, f"needs {need}, which is missing")
+            return
+    upstream = {need: shard.responses[need] for need in cell.needs}
+    request = study.render(registration, cell, upstream)
+    for left in range(registration.protocol.retries, -1, -1):
+        try:
+            answer = study.answer(registration, cell, request)
+        except Retry as failure:
+            if left:
+                shard.attempt(cell, str(failure))
+                continue
+            shard.missing(cell, request, str(failure))
+            return
+        pin = registration.protocol.endpoints[cell.endpoint].pin
+        if answer.model != pin:
+            raise VerificationError(
+                f"endpoint {cell.endpoint}: model {answer.model} differs from the protocol's {pin}"
+            )
+        outcome = study.outcome(registration, cell, answer.response)
+        shard.answer(cell, request, answer.response, outcome)
+        return
