@@ -13,6 +13,8 @@ import typer
 from typer.core import TyperGroup
 
 from replicata.errors import ReplicataError, UsageError, VerificationError
+from replicata.preregistration.cli import app as preregistration
+from replicata.preregistration.cli import audit_command
 from replicata.workflow.layout import Room, check_profile, repo_root, select_papers
 from replicata.workflow.processes import die_with_parent, terminate_as_interrupt
 
@@ -68,6 +70,8 @@ job = typer.Typer(cls=_Jobs, help="The pipeline's single jobs, as the Snakefile 
 reference = typer.Typer(no_args_is_help=True, help="Keep the runs that reruns are compared with.")
 app.add_typer(job, name="job", hidden=True)
 app.add_typer(reference, name="reference")
+app.add_typer(preregistration, name="prereg")
+app.command("audit")(audit_command)
 
 Papers = Annotated[
     list[str] | None, typer.Argument(help="Slugs of papers; all of them if none is named.")

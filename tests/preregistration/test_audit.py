@@ -5,13 +5,13 @@ import shutil
 
 import typer
 import yaml
-from conftest import commit, whole_life
 from opentimestamps.core.notary import BitcoinBlockHeaderAttestation, PendingAttestation
 from opentimestamps.core.op import OpSHA256
 from opentimestamps.core.serialize import BytesSerializationContext
 from opentimestamps.core.timestamp import DetachedTimestampFile
 from typer.testing import CliRunner
 
+from conftest import commit, whole_life
 from replicata.preregistration import cli
 from replicata.preregistration.audit import audit
 from replicata.preregistration.places import Places

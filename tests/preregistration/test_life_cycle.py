@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 
 import pytest
 import yaml
-from conftest import commit, forget, git, to_stamped
 from forging import bodies, lines, read
 
+from conftest import commit, forget, git, to_stamped
 from replicata.errors import RunError, UsageError, VerificationError
 from replicata.preregistration.amendments import amend
 from replicata.preregistration.analysis import analyze

@@ -11,7 +11,6 @@ import shutil
 import time
 
 import pytest
-from conftest import commit
 from forging import (
     bodies,
     edit_results,
@@ -25,6 +24,7 @@ from forging import (
     write_with_digest,
 )
 
+from conftest import commit
 from replicata.preregistration.analysis import analyze
 from replicata.preregistration.anchor import record_anchor
 from replicata.preregistration.audit import audit

@@ -204,6 +204,8 @@ def audit_command(
     names = (
         [n for n in studies(root) if Places(root, n, "cpu").frozen.exists()] if all_ else [study]
     )
+    if not names:
+        typer.echo("no study has a frozen protocol: there is nothing to audit")
     audits = [
         audit(
             find_places(str(name)),

@@ -1,5 +1,8 @@
 """What folding is compared with, against definitions written out in loops."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -73,6 +76,16 @@ def test_snapkv_is_its_definition(layer, budget, kernel):
     queries = torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(2))
     expected = snapkv_by_loops(keys, queries, budget, kernel)
     assert snapkv(keys, queries, budget, SCALE, kernel).tolist() == expected
+
+
+def test_token_droppers_keep_what_kvpress_keeps():
+    reference = json.loads(Path(__file__).with_name("kvpress_reference.json").read_text())
+    keys, queries = torch.tensor(reference["keys"]), torch.tensor(reference["queries"])
+    kept = {case["name"]: case["kept"] for case in reference["cases"]}
+    assert snapkv(keys, queries, 16, SCALE, kernel=5).tolist() == kept["snapkv, kernel 5"]
+    assert snapkv(keys, queries, 8, SCALE, kernel=3).tolist() == kept["snapkv, kernel 3"]
+    assert streaming_llm(32, 16, 4, heads=2).tolist() == kept["streaming, 4 sinks"]
+    assert streaming_llm(32, 8, 2, heads=2).tolist() == kept["streaming, 2 sinks"]
 
 
 def test_snapkv_refuses_a_budget_below_its_window_and_an_even_kernel(layer):

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, MistralConfig
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, MistralConfig
 
 from replicata.errors import UsageError
-from replicata.papers.kvfold.rope import check_supported, serving_rotation
+from replicata.papers.kvfold.rope import HALF_SPLIT_MODELS, check_supported, serving_rotation
 
 LENGTH, KEPT, NEW = 90, 17, 6
 
@@ -40,14 +40,17 @@ REFUSED = {
 }
 
 
-def config(rope):
-    return LlamaConfig(
+def config(rope, model="llama"):
+    return AutoConfig.for_model(
+        model,
         vocab_size=97,
         hidden_size=64,
         intermediate_size=96,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
+        head_dim=16,
+        sliding_window=None,
         max_position_embeddings=256,
         rope_parameters=dict(rope),
     )
@@ -62,10 +65,11 @@ def logits(model, keys, values, position, ids):
         return model(torch.tensor([ids]), past_key_values=past, position_ids=positions).logits[0]
 
 
+@pytest.mark.parametrize("model", HALF_SPLIT_MODELS)
 @pytest.mark.parametrize("name", SUPPORTED)
-def test_rotated_keys_give_the_logits_of_the_true_positions(name):
+def test_rotated_keys_give_the_logits_of_the_true_positions(name, model):
     torch.manual_seed(0)
-    model = LlamaForCausalLM(config(SUPPORTED[name])).eval()
+    model = AutoModelForCausalLM.from_config(config(SUPPORTED[name], model)).eval()
     with torch.no_grad():
         past = model(torch.randint(97, (1, LENGTH)), use_cache=True).past_key_values
     index = torch.randperm(LENGTH)[:KEPT].sort().values
@@ -94,6 +98,24 @@ def test_rotations_add_up_and_keep_the_norm():
 def test_frequencies_that_change_with_length_are_refused(name):
     with pytest.raises(UsageError, match=name):
         check_supported(config(REFUSED[name]))
+
+
+def test_unknown_rotary_layouts_are_refused():
+    # GLM pairs neighbouring dimensions, which its configuration does not say.
+    with pytest.raises(UsageError, match="model_type of the model 'glm' is 'glm'"):
+        check_supported(AutoConfig.for_model("glm"))
+
+
+def test_latent_caches_are_refused():
+    with pytest.raises(UsageError, match="kv_lora_rank of the model 'deepseek_v3'"):
+        check_supported(AutoConfig.for_model("deepseek_v3"))
+
+
+def test_partial_rotary_dimensions_are_left_alone():
+    keys = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(2))
+    served = serving_rotation(keys, -70, config(SUPPORTED["default"], "phi"))  # rotates half
+    assert torch.equal(served[..., 8:], keys[..., 8:])
+    assert not torch.isclose(served[..., 8 - 1], keys[..., 8 - 1], rtol=1e-6).all()
 
 
 def test_sliding_windows_are_refused():
