@@ -171,7 +171,10 @@ NOTEBOOK = {
             "metadata": {},
             "execution_count": None,
             "outputs": [],
-            "source": "from replicata.papers.SLUG import helper\nprint(profile, helper.__name__)",
+            "source": "import os, time\n"
+            "from replicata.papers.SLUG import helper\n"
+            "time.sleep(float(os.environ.get('TOY_NOTEBOOK_SECONDS', 0)))\n"
+            "print(profile, helper.__name__)",
         },
     ],
     "metadata": {
@@ -221,12 +224,15 @@ class House:
             check=False,
         )
 
-    def start(self, *command: str, seconds: float) -> subprocess.Popen:
-        """Start a Python module's command line; each cell takes some seconds longer."""
+    def start(
+        self, *command: str, seconds: float = 0.0, notebook_seconds: float = 0.0
+    ) -> subprocess.Popen:
+        """Start a Python module's command line; each cell or notebook takes some seconds longer."""
         return subprocess.Popen(
             [sys.executable, "-m", *command],
             cwd=self.root,
-            env=self.environment | {"TOY_SECONDS": str(seconds)},
+            env=self.environment
+            | {"TOY_SECONDS": str(seconds), "TOY_NOTEBOOK_SECONDS": str(notebook_seconds)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

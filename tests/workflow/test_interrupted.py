@@ -3,6 +3,7 @@
 import random
 import signal
 import time
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -15,7 +16,11 @@ pytestmark = [pytest.mark.pipeline, pytest.mark.timeout(180)]
 
 @pytest.fixture
 def house(tmp_path):
-    return build_house(tmp_path / "house", "toy")
+    house = build_house(tmp_path / "house", "toy")
+    yield house
+    for process in processes_in(house):
+        with suppress(psutil.Error):
+            process.kill()
 
 
 def processes_in(house):
@@ -41,10 +46,17 @@ def child_named(house, word):
     return next((p for p, line in processes_in(house).items() if word in line), None)
 
 
-@pytest.mark.parametrize(("victim", "job"), [("replicata run", "cell"), ("snakemake", "notebook")])
-def test_kill_9_and_the_same_command_again(house, finished, victim, job):
+# What survives its parent would go on for an hour, so that it cannot end by itself unseen.
+@pytest.mark.parametrize(
+    ("victim", "job", "longer"),
+    [
+        ("replicata run", "cell", {"seconds": 3600}),
+        ("snakemake", "notebook", {"notebook_seconds": 3600}),
+    ],
+)
+def test_kill_9_and_the_same_command_again(house, finished, victim, job, longer):
     command = ("replicata", "run", "--profile", "smoke", "--root", "results")
-    first = house.start(*command, seconds=0.5)
+    first = house.start(*command, **longer)
     assert wait_until(lambda: child_named(house, f"job {job}"))
     time.sleep(random.Random().uniform(0, 2))
     child_named(house, victim).send_signal(signal.SIGKILL)
