@@ -11,7 +11,6 @@ import shutil
 import time
 
 import pytest
-from conftest import commit
 from forging import (
     bodies,
     edit_results,
@@ -24,6 +23,7 @@ from forging import (
     restamp,
     write_with_digest,
 )
+from toy_repository import commit
 
 from replicata.preregistration.analysis import analyze
 from replicata.preregistration.anchor import record_anchor

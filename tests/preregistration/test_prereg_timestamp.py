@@ -5,9 +5,9 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from conftest import commit
 from rfc3161_client import TimestampRequestBuilder
 from rfc3161_client.base import HashAlgorithm
+from toy_repository import commit
 
 from replicata.errors import ResourceError, UsageError, VerificationError
 from replicata.preregistration.archive import write_archive

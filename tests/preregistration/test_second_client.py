@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import pytest
 import yaml
-from conftest import TOY, commit, to_stamped
+from toy_repository import TOY, commit, to_stamped
 
 from replicata.errors import UsageError
 from replicata.preregistration.analysis import analyze

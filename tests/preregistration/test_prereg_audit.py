@@ -5,11 +5,11 @@ import shutil
 
 import typer
 import yaml
-from conftest import commit, whole_life
 from opentimestamps.core.notary import BitcoinBlockHeaderAttestation, PendingAttestation
 from opentimestamps.core.op import OpSHA256
 from opentimestamps.core.serialize import BytesSerializationContext
 from opentimestamps.core.timestamp import DetachedTimestampFile
+from toy_repository import commit, whole_life
 from typer.testing import CliRunner
 
 from replicata.preregistration import cli
