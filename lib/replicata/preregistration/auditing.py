@@ -118,7 +118,7 @@ def fail(shard: ReadShard, line: int, what: str) -> VerificationError:
 
 def same(left: Any, right: Any) -> bool:
     """Say whether two JSON values are the same; 1, 1.0 and true are not."""
-    if type(left) is str and type(right) is str:
+    if type(left) is type(right) and isinstance(left, str | int | None):
         return left == right
     return canonical(left) == canonical(right)
 

@@ -133,20 +133,27 @@ _encode = json.JSONEncoder(
 ).encode
 
 
+# One decoder for all lines; numbers that the standard encoder may write otherwise are noted here.
+_others: list[str] = []
+
+
+def _small(text: str) -> int | None:
+    return int(text) if len(text) < 16 else _others.append(text)
+
+
+_decode = json.JSONDecoder(parse_float=_others.append, parse_int=_small).decode
+
+
 def _parse_body(body: bytes, shown: str) -> dict[str, Any]:
     """Return the record, having checked that these bytes are its canonical form.
 
     For values without floats and large numbers, and keys within the basic plane, the standard
     encoder writes the canonical form; the slow encoder decides for the rest.
     """
-    others: list[str] = []
-
-    def small(text: str) -> int | None:
-        return int(text) if len(text) < 16 else others.append(text)
-
+    _others.clear()
     try:
-        record = json.loads(body, parse_float=others.append, parse_int=small)
-        plain = not others and _encode(record).encode() == body
+        record = _decode(body.decode())
+        plain = not _others and _encode(record).encode() == body
     except (ValueError, RecursionError):
         plain = False
     if not plain:

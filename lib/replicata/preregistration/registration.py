@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from replicata.errors import VerificationError
-from replicata.preregistration.canonical import canonical, read_bytes, read_canonical
+from replicata.preregistration.canonical import read_bytes, read_canonical
 from replicata.preregistration.manifest import differing_files
 from replicata.preregistration.places import Places, token_path
 from replicata.preregistration.protocol import Protocol, validate_protocol
 from replicata.preregistration.study import PlannedCell
+from replicata.workflow.files import digest
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def describe_plan(cells: Sequence[PlannedCell]) -> dict[str, Any]:
         shards[cell.shard] = shards.get(cell.shard, 0) + 1
     return {
         "count": len(cells),
-        "sha256": hashlib.sha256(canonical([cell.to_json() for cell in cells])).hexdigest(),
+        "sha256": digest([cell.to_json() for cell in cells]),
         "shards": shards,
     }
 
@@ -120,7 +121,7 @@ def load_registration(places: Places) -> Registration:
     frozen = read_canonical(places.frozen)
     values, manifest, planned = frozen["protocol"], frozen["manifest"], frozen["planned"]
     for path in places.amendments():
-        digest, amendment = check_digest(path), read_canonical(path)
+        checked, amendment = check_digest(path), read_canonical(path)
         if amendment["parent"] != digests[-1]:
             raise VerificationError(
                 f"{path.name} names the parent {amendment['parent'][:12]}, expected "
@@ -128,7 +129,7 @@ def load_registration(places: Places) -> Registration:
             )
         values = {**values, **amendment["changes"]}
         manifest, planned = amendment["manifest"], amendment["planned"]
-        digests.append(digest)
+        digests.append(checked)
     token = token_path(places.frozen)
     return Registration(
         places=places,

@@ -51,16 +51,9 @@ class PlannedCell:
     needs: tuple[str, ...] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the cell as JSON values."""
-        return {
-            "id": self.id,
-            "shard": self.shard,
-            "unit": self.unit,
-            "endpoint": self.endpoint,
-            "needs": list(self.needs),
-            "params": dict(self.params),
-        }
+    def to_json(self) -> list[Any]:
+        """Return the cell as JSON values, in the order of its attributes."""
+        return [self.id, self.shard, self.unit, self.endpoint, self.needs, self.params]
 
 
 @dataclass(frozen=True)

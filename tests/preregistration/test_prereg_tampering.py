@@ -23,8 +23,8 @@ from forging import (
     restamp,
     write_with_digest,
 )
+from toy_repository import commit
 
-from conftest import commit
 from replicata.preregistration.analysis import analyze
 from replicata.preregistration.anchor import record_anchor
 from replicata.preregistration.audit import audit

@@ -7,8 +7,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from rfc3161_client import TimestampRequestBuilder
 from rfc3161_client.base import HashAlgorithm
+from toy_repository import commit
 
-from conftest import commit
 from replicata.errors import ResourceError, UsageError, VerificationError
 from replicata.preregistration.archive import write_archive
 from replicata.preregistration.authority import HttpAuthority, LocalAuthority, is_independent

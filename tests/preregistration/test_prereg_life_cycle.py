@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 import pytest
 import yaml
 from forging import bodies, lines, read
+from toy_repository import commit, forget, git, to_stamped
 
-from conftest import commit, forget, git, to_stamped
 from replicata.errors import RunError, UsageError, VerificationError
 from replicata.preregistration.amendments import amend
 from replicata.preregistration.analysis import analyze

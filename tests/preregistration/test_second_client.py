@@ -5,8 +5,8 @@ from fractions import Fraction
 
 import pytest
 import yaml
+from toy_repository import TOY, commit, to_stamped
 
-from conftest import TOY, commit, to_stamped
 from replicata.errors import UsageError
 from replicata.preregistration.analysis import analyze
 from replicata.preregistration.audit import audit

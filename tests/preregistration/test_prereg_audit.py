@@ -9,9 +9,9 @@ from opentimestamps.core.notary import BitcoinBlockHeaderAttestation, PendingAtt
 from opentimestamps.core.op import OpSHA256
 from opentimestamps.core.serialize import BytesSerializationContext
 from opentimestamps.core.timestamp import DetachedTimestampFile
+from toy_repository import commit, whole_life
 from typer.testing import CliRunner
 
-from conftest import commit, whole_life
 from replicata.preregistration import cli
 from replicata.preregistration.audit import audit
 from replicata.preregistration.places import Places
