@@ -1,6 +1,7 @@
 """The confirmatory run: ask for every planned cell that has no answer yet, and record it."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from replicata.errors import UsageError, VerificationError
 from replicata.preregistration.freeze import check_plan
@@ -12,7 +13,13 @@ from replicata.preregistration.registration import (
     describe_plan,
     load_registration,
 )
-from replicata.preregistration.study import PlannedCell, Retry, Study, load_study
+from replicata.preregistration.study import (
+    Answer,
+    PlannedCell,
+    Retry,
+    Study,
+    load_study,
+)
 from replicata.preregistration.timestamp import Stamp, verify_stamp
 
 Progress = Callable[[int, int], None]
@@ -75,13 +82,29 @@ def collect(
         registration, stamp = start(places)
         limit = stamp.latest if stamp else None
         with Shard(registration, name, not_before=limit, engine=engine, clock=clock) as shard:
-            for cell in (cell for cell in wanted if cell.shard == name):
-                if cell.id not in shard.responses:
-                    ask(study, registration, shard, cell)
-                    asked += 1
-                    if progress is not None:
-                        progress(asked, len(wanted))
+            waiting = [c for c in wanted if c.shard == name and c.id not in shard.responses]
+            while waiting:
+                batch = next_batch(study, shard, waiting)
+                ask(study, registration, shard, batch)
+                waiting = waiting[len(batch) :]
+                asked += len(batch)
+                if progress is not None:
+                    progress(asked, len(wanted))
     return asked
+
+
+def next_batch(study: Study, shard: Shard, waiting: Sequence[PlannedCell]) -> Sequence[PlannedCell]:
+    """Return the first cells of ``waiting`` that can be asked for together; see `Study`."""
+    if study.answer_batch is None:
+        return waiting[:1]
+    size = 1
+    while (
+        size < len(waiting)
+        and waiting[size].endpoint == waiting[0].endpoint
+        and all(need in shard.responses for need in waiting[size].needs)
+    ):
+        size += 1
+    return waiting[:size]
 
 
 def planned_cells(registration: Registration) -> list[PlannedCell]:
@@ -98,31 +121,48 @@ def planned_cells(registration: Registration) -> list[PlannedCell]:
     return cells
 
 
-def ask(study: Study, registration: Registration, shard: Shard, cell: PlannedCell) -> None:
-    """Ask for one cell, with the protocol's number of retries, and record what came of it.
+def ask(
+    study: Study, registration: Registration, shard: Shard, cells: Sequence[PlannedCell]
+) -> None:
+    """Ask for cells, with the protocol's number of retries, and record what came of each.
 
     A cell whose needed cells are missing is missing too.
+
+    Parameters
+    ----------
+    study, registration, shard
+        What is asked, under what, and where it is recorded.
+    cells
+        One cell, or a batch of one endpoint where the study answers batches.
 
     Raises
     ------
     VerificationError
         If another model answers than is pinned.
     """
-    for need in cell.needs:
-        if shard.responses.get(need) is None:
-            shard.missing(cell, None, f"needs {need}, which is missing")
-            return
-    upstream = {need: shard.responses[need] for need in cell.needs}
-    request = study.render(registration, cell, upstream)
+    asked = []
+    for cell in cells:
+        lost = [need for need in cell.needs if shard.responses.get(need) is None]
+        if lost:
+            shard.missing(cell, None, f"needs {lost[0]}, which is missing")
+            continue
+        upstream = {need: shard.responses[need] for need in cell.needs}
+        asked.append((cell, study.render(registration, cell, upstream)))
+    if not asked:
+        return
     for left in range(registration.protocol.retries, -1, -1):
         try:
-            answer = study.answer(registration, cell, request)
+            answers = _answers(study, registration, asked)
+            break
         except Retry as failure:
-            if left:
-                shard.attempt(cell, str(failure))
-                continue
-            shard.missing(cell, request, str(failure))
-            return
+            for cell, request in asked:
+                if left:
+                    shard.attempt(cell, str(failure))
+                else:
+                    shard.missing(cell, request, str(failure))
+    else:
+        return
+    for (cell, request), answer in zip(asked, answers, strict=True):
         pin = registration.protocol.endpoints[cell.endpoint].pin
         if answer.model != pin:
             raise VerificationError(
@@ -130,4 +170,11 @@ def ask(study: Study, registration: Registration, shard: Shard, cell: PlannedCel
             )
         outcome = study.outcome(registration, cell, answer.response)
         shard.answer(cell, request, answer.response, outcome)
-        return
+
+
+def _answers(
+    study: Study, registration: Registration, asked: Sequence[tuple[PlannedCell, Any]]
+) -> Sequence[Answer]:
+    if study.answer_batch is not None:
+        return study.answer_batch(registration, asked)
+    return [study.answer(registration, cell, request) for cell, request in asked]

@@ -100,6 +100,10 @@ class Study:
         From the observations to excluded units with a reason each.
     replay
         Asks a deterministic endpoint again, for the audit; None if nothing can be replayed.
+    answer_batch
+        Asks one endpoint for several cells at once, where that is faster than one by one; a `Retry`
+        is then for all of them. Cells are asked in batches as long as the plan has consecutive
+        cells of one endpoint that need no answer of the batch itself.
     """
 
     planned_cells: Callable[["Protocol"], Sequence[PlannedCell]]
@@ -109,6 +113,9 @@ class Study:
     analyse: Callable[["Registration", Sequence[Observation], Mapping[str, str]], Results]
     exclude: Callable[["Registration", Sequence[Observation]], Mapping[str, str]] = exclude_none
     replay: Callable[["Registration", PlannedCell, Any], Any] | None = None
+    answer_batch: (
+        Callable[["Registration", Sequence[tuple[PlannedCell, Any]]], Sequence[Answer]] | None
+    ) = None
 
 
 def load_study(entry_point: str) -> Study:
