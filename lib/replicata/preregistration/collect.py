@@ -1,5 +1,6 @@
 """The confirmatory run: ask for every planned cell that has no answer yet, and record it."""
 
+import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,21 @@ from replicata.preregistration.study import (
 from replicata.preregistration.timestamp import Stamp, verify_stamp
 
 Progress = Callable[[int, int], None]
+
+
+class Recorder(typing.Protocol):
+    """What takes answers: an open `Shard`, or a rerun's memory. ``responses`` are by cell id."""
+
+    responses: dict[str, Any]
+
+    def answer(self, cell: PlannedCell, request: Any, response: Any, outcome: Any) -> None:
+        """Take an answer."""
+
+    def missing(self, cell: PlannedCell, request: Any, reason: str) -> None:
+        """Take note that a cell is given up."""
+
+    def attempt(self, cell: PlannedCell, reason: str) -> None:
+        """Take note of a failure that will be retried."""
 
 
 def start(places: Places) -> tuple[Registration, Stamp | None]:
@@ -93,7 +109,9 @@ def collect(
     return asked
 
 
-def next_batch(study: Study, shard: Shard, waiting: Sequence[PlannedCell]) -> Sequence[PlannedCell]:
+def next_batch(
+    study: Study, shard: Recorder, waiting: Sequence[PlannedCell]
+) -> Sequence[PlannedCell]:
     """Return the first cells of ``waiting`` that can be asked for together; see `Study`."""
     if study.answer_batch is None:
         return waiting[:1]
@@ -122,7 +140,7 @@ def planned_cells(registration: Registration) -> list[PlannedCell]:
 
 
 def ask(
-    study: Study, registration: Registration, shard: Shard, cells: Sequence[PlannedCell]
+    study: Study, registration: Registration, shard: Recorder, cells: Sequence[PlannedCell]
 ) -> None:
     """Ask for cells, with the protocol's number of retries, and record what came of each.
 
@@ -148,33 +166,46 @@ def ask(
             continue
         upstream = {need: shard.responses[need] for need in cell.needs}
         asked.append((cell, study.render(registration, cell, upstream)))
-    if not asked:
-        return
-    for left in range(registration.protocol.retries, -1, -1):
-        try:
-            answers = _answers(study, registration, asked)
-            break
-        except Retry as failure:
-            for cell, request in asked:
-                if left:
-                    shard.attempt(cell, str(failure))
-                else:
-                    shard.missing(cell, request, str(failure))
-    else:
-        return
-    for (cell, request), answer in zip(asked, answers, strict=True):
-        pin = registration.protocol.endpoints[cell.endpoint].pin
-        if answer.model != pin:
-            raise VerificationError(
-                f"endpoint {cell.endpoint}: model {answer.model} differs from the protocol's {pin}"
-            )
-        outcome = study.outcome(registration, cell, answer.response)
-        shard.answer(cell, request, answer.response, outcome)
+    left = registration.protocol.retries
+    while asked:
+        again = []
+        for (cell, request), answer in zip(
+            asked, _answers(study, registration, asked), strict=True
+        ):
+            if not isinstance(answer, Retry):
+                _record(study, registration, shard, cell, request, answer)
+            elif left:
+                shard.attempt(cell, str(answer))
+                again.append((cell, request))
+            else:
+                shard.missing(cell, request, str(answer))
+        asked, left = again, left - 1
+
+
+def _record(
+    study: Study,
+    registration: Registration,
+    shard: Recorder,
+    cell: PlannedCell,
+    request: Any,
+    answer: Answer,
+) -> None:
+    pin = registration.protocol.endpoints[cell.endpoint].pin
+    if answer.model != pin:
+        raise VerificationError(
+            f"endpoint {cell.endpoint}: model {answer.model} differs from the protocol's {pin}"
+        )
+    outcome = study.outcome(registration, cell, answer.response)
+    shard.answer(cell, request, answer.response, outcome)
 
 
 def _answers(
     study: Study, registration: Registration, asked: Sequence[tuple[PlannedCell, Any]]
-) -> Sequence[Answer]:
+) -> Sequence[Answer | Retry]:
     if study.answer_batch is not None:
         return study.answer_batch(registration, asked)
-    return [study.answer(registration, cell, request) for cell, request in asked]
+    ((cell, request),) = asked
+    try:
+        return [study.answer(registration, cell, request)]
+    except Retry as failure:
+        return [failure]

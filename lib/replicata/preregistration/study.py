@@ -101,9 +101,9 @@ class Study:
     replay
         Asks a deterministic endpoint again, for the audit; None if nothing can be replayed.
     answer_batch
-        Asks one endpoint for several cells at once, where that is faster than one by one; a `Retry`
-        is then for all of them. Cells are asked in batches as long as the plan has consecutive
-        cells of one endpoint that need no answer of the batch itself.
+        Asks one endpoint for several cells at once, where that is faster than one by one, and
+        returns a `Retry` in the place of an answer that failed. A batch is as long as the plan has
+        consecutive cells of one endpoint that need no answer of the batch itself.
     """
 
     planned_cells: Callable[["Protocol"], Sequence[PlannedCell]]
@@ -114,7 +114,8 @@ class Study:
     exclude: Callable[["Registration", Sequence[Observation]], Mapping[str, str]] = exclude_none
     replay: Callable[["Registration", PlannedCell, Any], Any] | None = None
     answer_batch: (
-        Callable[["Registration", Sequence[tuple[PlannedCell, Any]]], Sequence[Answer]] | None
+        Callable[["Registration", Sequence[tuple[PlannedCell, Any]]], Sequence[Answer | Retry]]
+        | None
     ) = None
 
 

@@ -34,10 +34,10 @@ def answer(kind: str, request: Mapping[str, Any], seed: int) -> dict[str, Any]:
     dict
         ``{"scores": [text, ...]}``: 0 for what it takes and -50 for the rest.
     """
-    text = "".join(request["parts"])
+    text = "".join(request["user"])
     names = [option.strip() for option in request["options"]]
     if "Memory:" not in text:
-        taken = "bad" if "Content: The last run failed" in text else "good"
+        taken = "bad" if " and failed." in text else "good"
     else:
         taken = _choose(kind, text, names, random.Random(seed))
     return {"scores": [CHOSEN if name == taken else REFUSED for name in names]}

@@ -2,7 +2,7 @@
 
 Options are compared by summed log-probability of their whole text with its terminator, never by
 free text (spec 3.3). Options of one request must be equally long in tokens, so that a sum has no
-bias for short ones.
+bias for short ones. Models behind a server, without log-probabilities, are in ``api.py``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -103,7 +103,19 @@ def _tokenized(loaded: "LoadedModel", request: Mapping[str, Any]) -> Any:
             f"{text!r} {len(ids)}" for text, ids in zip(request["options"], options, strict=True)
         )
         raise RunError(f"the options differ in their number of tokens: {sizes}")
-    return Scored(tuple(_ids(loaded, part) for part in request["parts"]), tuple(options))
+    return Scored(_parts(loaded, request), tuple(options))
+
+
+def _parts(loaded: "LoadedModel", request: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
+    """Return the tokens of each part, in the model's chat template, up to where it goes on."""
+    mark = "\x00"
+    template = loaded.tokenizer.apply_chat_template(
+        [{"role": "user", "content": mark}], tokenize=False, add_generation_prompt=True
+    )
+    before, _, after = template.partition(mark)
+    first, *middle, last = request["user"]
+    texts = [f"{before}{first}", *middle, f"{last}{after}{request['prefill']}"]
+    return tuple(_ids(loaded, text) for text in texts)
 
 
 def _write(
@@ -115,7 +127,7 @@ def _write(
     from replicata.inference.transformers_engine import TransformersEngine
 
     prompts = [
-        [token for part in request["parts"] for token in _ids(loaded, part)]
+        [token for part in _parts(loaded, request) for token in part]
         for request in requests.values()
     ]
     limits = {request["max_tokens"] for request in requests.values()}
@@ -127,8 +139,8 @@ def _write(
     with TransformersEngine(loaded) as engine:
         completions = engine.generate(prompts, sampling)
     return {
-        key: {"text": completion.text.strip()}
-        for key, completion in zip(requests, completions, strict=True)
+        key: {"text": f"{request['prefill']}{completion.text}".strip()}
+        for (key, request), completion in zip(requests.items(), completions, strict=True)
     }
 
 

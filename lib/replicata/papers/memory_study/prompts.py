@@ -1,8 +1,9 @@
 """All texts of the study (spec 3.2, 3.3, 5.1). The wording is ours.
 
-A request is a list of parts that are tokenised one by one: what all sessions of a world share, what
-those after one outcome share, and the rest. So a prefix is computed once. Both sessions see the
-same log and outcome; a memory is all that passes from the writing session to the choosing one.
+A request is what a user says, in parts, and how the answer begins. The parts are: what all sessions
+of a world share, what those after one outcome share, and the rest; so a local model computes common
+prefixes once. Both sessions see the same log and outcome; a memory is all that passes from the
+writing session to the choosing one.
 """
 
 from typing import Any, Literal
@@ -22,16 +23,18 @@ WRITERS = ("own", "note", "shared")
 for both outcomes, with a third option, neutral, which changes nothing."""
 SLOT = {"own": ("good", "bad"), "note": ("good", "bad"), "shared": ("good", "bad", "neutral")}
 
-ANSWER = "<|im_end|>\n<|im_start|>assistant\n"
 INDEPENDENT = "Each run is independent: a result says nothing about the runs after it.\n"
 NOTE = (
     "Judge the choice by what was known before the run. One result is weak evidence. "
     "Compare it with the log. "
 )
+UNCHANGED = ' If the result teaches nothing, write "No change".'
+FREE_TOKENS = 44
 IRRELEVANT = (
-    "Title: File names\nContent: The last export used blanks in file names. Mixed blanks and "
-    "dashes were a bad choice. Next time, write file names with dashes."
+    "Title: File names\nContent: The last export used blanks. Blanks are hard to read. "
+    "Next time, write names with dashes."
 )
+"""As long as the median lesson, within a tenth, in tokens; a test counts."""
 WHY = {
     "F": "The run failed: look for what to avoid next time. ",
     "S": "The run succeeded: look for what to repeat next time. ",
@@ -55,42 +58,38 @@ def context(world: World, scenario: Scenario, outcome: Outcome, log: Log) -> lis
     )
     stated = INDEPENDENT if log == "indep" else ""
     return [
-        f"<|im_start|>user\nTask: {world.task}.\nLog of earlier runs:\n{lines}",
+        f"Task: {world.task}.\nLog of earlier runs:\n{lines}",
         f"{stated}The last run started with {used_tool(world, scenario)} and {WORD[outcome]}.\n",
     ]
 
 
-def write_request(
+def guided_request(
     world: World, scenario: Scenario, outcome: Outcome, log: Log, writer: str
 ) -> dict[str, Any]:
     """Return the request for a guided lesson: the model fills in its verdict on the choice."""
     tool = used_tool(world, scenario)
-    if writer == "shared":
-        ask = f"{NOTE}Write a lesson: was starting with {tool} a good, a bad or a neutral choice?"
-    else:
-        note = NOTE if writer == "note" else ""
-        ask = (
-            f"{WHY[outcome]}{note}Write a lesson: was starting with {tool} a good or a bad choice?"
-        )
+    menu = "a good, a bad or a neutral" if writer == "shared" else "a good or a bad"
+    ask = f"{_advice(outcome, writer)}Write a lesson: was starting with {tool} {menu} choice?"
     return {
-        "parts": [
-            *context(world, scenario, outcome, log),
-            f"{ask}{ANSWER}{_lesson_head(tool, outcome)}",
-        ],
+        "user": [*context(world, scenario, outcome, log), ask],
+        "prefill": _lesson_head(tool, outcome),
         "options": [f" {word}" for word in SLOT[writer]],
         "end": "",
     }
 
 
-def free_request(world: World, scenario: Scenario, outcome: Outcome, log: Log) -> dict[str, Any]:
+def free_request(
+    world: World, scenario: Scenario, outcome: Outcome, log: Log, writer: str
+) -> dict[str, Any]:
     """Return the request for a lesson in the model's own words."""
+    ask = (
+        f"{_advice(outcome, writer)}Write a lesson for the next run: a title, then one or two "
+        f"sentences.{UNCHANGED if writer == 'shared' else ''}"
+    )
     return {
-        "parts": [
-            *context(world, scenario, outcome, log),
-            f"{WHY[outcome]}Write a lesson for the next run: a title, then one or two sentences."
-            f"{ANSWER}Title:",
-        ],
-        "max_tokens": 44,
+        "user": [*context(world, scenario, outcome, log), ask],
+        "prefill": "Title:",
+        "max_tokens": FREE_TOKENS,
     }
 
 
@@ -98,12 +97,10 @@ def choice_request(
     world: World, scenario: Scenario, outcome: Outcome, log: Log, memory: str
 ) -> dict[str, Any]:
     """Return the request for a choice, given one memory."""
+    ask = f"Memory:\n{memory}\nWhich tool do you start the next run with?"
     return {
-        "parts": [
-            *context(world, scenario, outcome, log),
-            f"Memory:\n{memory}\nWhich tool do you start the next run with?{ANSWER}"
-            "I start the next run with",
-        ],
+        "user": [*context(world, scenario, outcome, log), ask],
+        "prefill": "I start the next run with",
         "options": [f" {tool}" for tool in world.listed],
         "end": ".",
     }
@@ -151,6 +148,11 @@ def memory_text(
     if memory == "instr":
         return instruction(world, scenario, outcome)
     return IRRELEVANT
+
+
+def _advice(outcome: Outcome, writer: str) -> str:
+    """Return how to look at the outcome: one wording for each, or the note for both."""
+    return f"{'' if writer == 'shared' else WHY[outcome]}{'' if writer == 'own' else NOTE}"
 
 
 def _lesson_head(tool: str, outcome: Outcome) -> str:

@@ -5,13 +5,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field, ValidationError
 
 from replicata.errors import UsageError
 from replicata.papers.memory_study import prompts
+from replicata.papers.memory_study.api import ApiSettings, answer_api
 from replicata.papers.memory_study.baselines import answer as control_answer
 from replicata.papers.memory_study.endpoints import answer_requests, local_model
 from replicata.papers.memory_study.method import TIE, Arm, Choice
@@ -24,21 +25,12 @@ from replicata.preregistration.study import (
     Observation,
     PlannedCell,
     Results,
+    Retry,
     Study,
 )
 
-#: Choices after guided lessons, for each scenario and log version: which memories.
-MEMORIES: dict[tuple[prompts.Scenario, prompts.Log], tuple[str, ...]] = {
-    ("unlucky", "indep"): ("own", "opp", "irr", "instr", "scr", "scr_opp", "note", "shared"),
-    ("lucky", "indep"): ("own", "irr", "scr"),
-    ("unlucky", "unstated"): ("own", "irr"),
-}
-#: What the controls need for their interactions.
-CONTROL_MEMORIES: dict[tuple[prompts.Scenario, prompts.Log], tuple[str, ...]] = {
-    ("unlucky", "indep"): ("own", "irr"),
-    ("lucky", "indep"): ("own", "irr"),
-}
-FREE = ("unlucky", "indep")
+FREE = "unlucky.indep"
+"""Where lessons are also written freely, for comparison."""
 
 
 class Settings(Part):
@@ -50,8 +42,12 @@ class Settings(Part):
         How many, a multiple of four.
     shard_worlds
         Worlds per records file of a local endpoint, a multiple of four.
+    writing
+        How lessons are written: ``guided`` or ``free``.
     free_blocks
-        Blocks of four worlds per shard in which lessons are also written freely.
+        Blocks of four worlds per shard in which guided lessons are also written freely.
+    memories, control_memories
+        The choices of a model and of a control: ``scenario.log`` to its memories.
     dtype
         Of the local models.
     replay_tolerance
@@ -60,7 +56,10 @@ class Settings(Part):
 
     worlds: int = Field(ge=BLOCK, multiple_of=BLOCK)
     shard_worlds: int = Field(ge=BLOCK, multiple_of=BLOCK)
+    writing: Literal["guided", "free"]
     free_blocks: int = Field(ge=0)
+    memories: dict[str, list[str]]
+    control_memories: dict[str, list[str]]
     dtype: str
     replay_tolerance: float = Field(gt=0)
 
@@ -92,30 +91,37 @@ def planned_cells(protocol: Protocol) -> list[PlannedCell]:
     for name, endpoint in protocol.endpoints.items():
         control = endpoint.kind == "synthetic"
         size = settings.worlds if control else settings.shard_worlds
+        plan = settings.control_memories if control else settings.memories
         for start in range(0, settings.worlds, BLOCK):
             free = not control and start % size < BLOCK * settings.free_blocks
             shard = f"{name}-{start // size:02d}"
             worlds = [world_id(number) for number in range(start, start + BLOCK)]
             for phase in ("write", "choice"):
                 for world in worlds:
-                    cells += _world_cells(name, world, shard, phase, control, free)
+                    cells += _world_cells(name, world, shard, phase, plan, free)
     return cells
 
 
 def _world_cells(
-    endpoint: str, world: str, shard: str, phase: str, control: bool, free: bool
+    endpoint: str,
+    world: str,
+    shard: str,
+    phase: str,
+    plan: Mapping[str, Sequence[str]],
+    free: bool,
 ) -> Iterator[PlannedCell]:
-    for (scenario, log), memories in (CONTROL_MEMORIES if control else MEMORIES).items():
-        named = [*memories, "free"] if free and (scenario, log) == FREE else memories
+    for place, planned in plan.items():
+        scenario, _, log = place.partition(".")
+        memories = [*planned, "free"] if free and place == FREE else planned
         for outcome in prompts.OUTCOMES:
-            for memory in named:
+            for memory in memories:
                 if phase == "write" and memory not in (*prompts.WRITERS, "free"):
                     continue
                 writer, after = _written(memory, outcome)
-                place = f"{endpoint}.{world}.{{}}.{scenario}.{log}.{{}}.{{}}"
-                needs = (place.format("write", after, writer),) if writer else ()
+                cell = f"{endpoint}.{world}.{{}}.{place}.{{}}.{{}}"
+                needs = (cell.format("write", after, writer),) if writer else ()
                 yield PlannedCell(
-                    id=place.format(phase, outcome, memory),
+                    id=cell.format(phase, outcome, memory),
                     shard=shard,
                     unit=world,
                     endpoint=endpoint,
@@ -150,17 +156,18 @@ def render(
         cell.params[key] for key in ("scenario", "outcome", "log", "memory")
     )
     if cell.params["phase"] == "write":
-        if memory == "free":
-            return prompts.free_request(world, scenario, outcome, log)
-        return prompts.write_request(world, scenario, outcome, log, memory)
+        if memory == "free" or settings_of(registration.protocol).writing == "free":
+            writer = "own" if memory == "free" else memory
+            return prompts.free_request(world, scenario, outcome, log, writer)
+        return prompts.guided_request(world, scenario, outcome, log, memory)
     writer, after = _written(memory, outcome)
     written = None
     if writer is not None:
         (response,) = upstream.values()
-        if writer == "free":
-            written = f"Title: {response['text']}"
-        else:
+        if "scores" in response:
             written = prompts.lesson(world, scenario, after, verdict(writer, response))
+        else:
+            written = response["text"]
     text = prompts.memory_text(world, scenario, outcome, memory, written)
     return prompts.choice_request(world, scenario, outcome, log, text)
 
@@ -172,12 +179,15 @@ def verdict(writer: str, response: Mapping[str, Any]) -> str:
 
 def answer(registration: Registration, cell: PlannedCell, request: Any) -> Answer:
     """Ask the cell's endpoint."""
-    return answer_batch(registration, [(cell, request)])[0]
+    (found,) = answer_batch(registration, [(cell, request)])
+    if isinstance(found, Retry):
+        raise found
+    return found
 
 
 def answer_batch(
     registration: Registration, asked: Sequence[tuple[PlannedCell, Any]]
-) -> list[Answer]:
+) -> list[Answer | Retry]:
     """Ask one endpoint for several cells at once, so that common prefixes are computed once."""
     protocol = registration.protocol
     (name,) = {cell.endpoint for cell, _ in asked}
@@ -187,9 +197,16 @@ def answer_batch(
             Answer(control_answer(name, request, registration.seed(cell.id)), endpoint.pin)
             for cell, request in asked
         ]
-    loaded = local_model(endpoint.pin, settings_of(protocol).dtype)
-    responses = answer_requests(loaded, [request for _, request in asked])
-    return [Answer(response, endpoint.pin) for response in responses]
+    requests = [request for _, request in asked]
+    if endpoint.kind == "api":
+        responses = answer_api(endpoint.pin, ApiSettings(**endpoint.decoding), requests)
+    else:
+        loaded = local_model(endpoint.pin, settings_of(protocol).dtype)
+        responses = answer_requests(loaded, requests)
+    return [
+        response if isinstance(response, Retry) else Answer(response, endpoint.pin)
+        for response in responses
+    ]
 
 
 def outcome_of(registration: Registration, cell: PlannedCell, response: Any) -> dict[str, str]:
@@ -199,7 +216,7 @@ def outcome_of(registration: Registration, cell: PlannedCell, response: Any) -> 
     softmax of the options' scores.
     """
     world = make_world(registration, cell.unit)
-    if "text" in response:
+    if "scores" not in response:
         named = any(tool in response["text"] for tool in world.listed)
         return {"names_tool": "1" if named else "0"}
     scores = _scores(response)
