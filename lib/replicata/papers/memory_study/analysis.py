@@ -83,7 +83,11 @@ def _rate(values: Values) -> str:
 
 
 def _rates(at: Contrasts, *memories: str) -> str:
-    cells = [f"{m}: {_rate(at.y('F', m))} / {_rate(at.y('S', m))}" for m in memories]
+    cells = [
+        f"{memory}: {_rate(at.y('F', memory))} / {_rate(at.y('S', memory))}"
+        for memory in memories
+        if at.y("F", memory)
+    ]
     return f"Worse-tool rates after failure / success: {', '.join(cells)}."
 
 

@@ -2,21 +2,22 @@
 
 At ``cpu`` and ``paper`` the study is registered in ``protocols/``: under the results root of its
 records a cell reads the sealed shard, under any other root it asks everything again. At ``smoke``
-the study is a rehearsal: its whole life cycle in a throw-away copy of the repository.
+the study is rehearsed: its whole life cycle in a throw-away copy of the repository.
 """
 
 import json
 from datetime import datetime
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from replicata.errors import NotRun
+from replicata.preregistration.audit import CHECKS, audit
 from replicata.preregistration.places import Places, State, state_of
 from replicata.preregistration.protocol import load_draft
 from replicata.preregistration.registration import load_registration
+from replicata.preregistration.rehearsal import Rehearsal, rehearse
 from replicata.preregistration.rerun import RESULTS, shard_observations
 from replicata.preregistration.study import Observation
 from replicata.workflow.cells import Cell, StrictParams
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 GROUPS = ("answers", "audit")
+ITEMS = {item: name for item, (name, _) in CHECKS.items()}
+"""Names of the audit's items."""
 
 
 class Params(StrictParams):
@@ -38,8 +41,9 @@ class Params(StrictParams):
         Directory of the protocol under ``protocols/``.
     profile
         Whose results hold the registered records.
-    rehearse
-        Whether the study is rehearsed from its draft instead of being registered.
+    rehearsed_audit
+        Where the study is not registered but rehearsed from its draft: the draft whose rehearsal
+        is audited and tampered with.
     seed
         The protocol's global seed, for what its analysis draws.
     memory_mb
@@ -48,7 +52,7 @@ class Params(StrictParams):
 
     study: str
     profile: str
-    rehearse: bool
+    rehearsed_audit: str | None = None
     seed: int
     memory_mb: int = Field(ge=1)
 
@@ -58,14 +62,23 @@ def places_of(params: Params, root: Path = RESULTS) -> Places:
     return Places(repo_root(), params.study, params.profile, results=root)
 
 
+def _draft(study: str) -> Path:
+    return Places(repo_root(), study, "smoke").draft
+
+
 def cells(params: Params) -> list[Cell]:
     """List the cells; their params carry the digests of what they read, so that they go stale."""
     places = places_of(params)
-    if params.rehearse:
-        draft = {"draft": sha256_file(places.draft)}
+    if params.rehearsed_audit is not None:
+        drafts = {"answers": places.draft, "audit": _draft(params.rehearsed_audit)}
         return [
-            Cell(id=name, group=group, params=draft, memory_mb=params.memory_mb)
-            for name, group in (("rehearsal", "answers"), ("rehearsed-audit", "audit"))
+            Cell(
+                id=f"rehearsal-{group}",
+                group=group,
+                params={"draft": sha256_file(path)},
+                memory_mb=params.memory_mb,
+            )
+            for group, path in drafts.items()
         ]
     if places.frozen.exists():
         registration = load_registration(places)
@@ -114,16 +127,13 @@ def run(params: Params, cell: Cell, root: Path) -> "pd.DataFrame":
     NotRun
         If the protocol is not frozen, or the registered records are not sealed or analysed yet.
     """
-    if params.rehearse:
-        found = _rehearsal(params.study)
+    if params.rehearsed_audit is not None:
         if cell.group == "answers":
-            return answer_rows(found.observed)
+            return answer_rows(_rehearse(params.study).observed)
+        found = _rehearse(params.rehearsed_audit)
         return audit_rows(
-            [
-                (f"{when}{key}", key, status, "")
-                for when, items in (("", found.audit), ("tampered ", found.tampered))
-                for key, status in items.items()
-            ]
+            [(item, name, found.audit[item], "") for item, name in ITEMS.items()]
+            + [(f"tampered {item}", ITEMS[item], found.tampered[item], "") for item in ITEMS]
         )
     if cell.group == "answers":
         places = places_of(params, root)
@@ -131,17 +141,12 @@ def run(params: Params, cell: Cell, root: Path) -> "pd.DataFrame":
     return _audited(places_of(params))
 
 
-@cache
-def _rehearsal(study: str) -> Any:
-    from replicata.preregistration.rehearsal import rehearse
-
+def _rehearse(study: str) -> Rehearsal:
     return rehearse(repo_root(), study)
 
 
 def _audited(places: Places) -> "pd.DataFrame":
     import pandas as pd
-
-    from replicata.preregistration.audit import audit
 
     if state_of(places) < State.ANALYSED:
         raise NotRun(f"study {places.study} is not analysed yet")
