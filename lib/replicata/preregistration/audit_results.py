@@ -7,8 +7,7 @@ from replicata.errors import RunError, VerificationError
 from replicata.preregistration.analysis import CONFIRMATORY, compute, label, labels
 from replicata.preregistration.auditing import PASS, Context, Needs, Verdict, close, fail, same
 from replicata.preregistration.canonical import canonical
-from replicata.preregistration.deviations import read_deviations
-from replicata.preregistration.manifest import differing_files
+from replicata.preregistration.deviations import read_deviations, undeclared
 from replicata.preregistration.seal import read_seal
 from replicata.workflow.files import sha256_bytes
 
@@ -113,9 +112,9 @@ def labelled(context: Context) -> Verdict:
                 f"results.json, line {_line(context, f'verdicts.{key}')}: a {registered.get(key)} "
                 "result has a verdict"
             )
-    deserved = label(
-        context.registration, differing_files(context.registration.manifest, context.places.root)
-    )
+    # What was changed by a deviation listed after the analysis did not differ when it was made.
+    differing = undeclared(context.registration, since=stored["deviations"]["count"])
+    deserved = label(context.registration, differing, len(stored["exclusions"]))
     if stored["label"] == CONFIRMATORY != deserved:
         raise VerificationError(
             f"results.json, line {_line(context, 'label')}: called {CONFIRMATORY}, but {deserved}"
@@ -146,6 +145,7 @@ def replay(context: Context) -> Verdict:
             response = ask(context.registration, cell, record["request"])
         except RunError as error:
             raise Needs(f"endpoint {cell.endpoint} does not run here: {error}") from None
-        if not same(response, record["response"]):
+        agrees = context.study.agrees or (lambda _, left, right: same(left, right))
+        if not agrees(context.registration, response, record["response"]):
             raise fail(shard, line, f"endpoint {cell.endpoint} now answers {cell.id!r} otherwise")
     return PASS, f"{len(chosen)} of {len(able)} cells"

@@ -2,6 +2,8 @@
 
 import typing
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 from replicata.errors import UsageError, VerificationError
@@ -69,7 +71,6 @@ def collect(
     places: Places,
     shards: Sequence[str] | None = None,
     *,
-    engine: dict[str, str] | None = None,
     clock: Clock = utc_now,
     progress: Progress | None = None,
 ) -> int:
@@ -97,6 +98,7 @@ def collect(
     for name in names if shards is None else shards:
         registration, stamp = start(places)
         limit = stamp.latest if stamp else None
+        engine = dict(study.engine())
         with Shard(registration, name, not_before=limit, engine=engine, clock=clock) as shard:
             waiting = [c for c in wanted if c.shard == name and c.id not in shard.responses]
             while waiting:
@@ -107,6 +109,19 @@ def collect(
                 if progress is not None:
                     progress(asked, len(wanted))
     return asked
+
+
+def collect_in_parallel(places: Places, jobs: int) -> int:
+    """Collect all shards in ``jobs`` processes; return how many cells were asked for.
+
+    Raises
+    ------
+    UsageError, VerificationError
+        As for `collect`; other shards go on to their end.
+    """
+    names = list(start(places)[0].planned["shards"])
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        return sum([done.result() for done in [pool.submit(collect, places, [n]) for n in names]])
 
 
 def next_batch(

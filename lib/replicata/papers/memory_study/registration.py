@@ -5,6 +5,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from importlib.metadata import version
 from typing import Any, Literal
 
 import numpy as np
@@ -209,6 +210,29 @@ def answer_batch(
     ]
 
 
+def replay(registration: Registration, cell: PlannedCell, request: Any) -> Any:
+    """Ask a local or synthetic endpoint again, for the audit."""
+    return answer(registration, cell, request).response
+
+
+def agrees(registration: Registration, replayed: Any, recorded: Any) -> bool:
+    """Say whether two responses agree: texts exactly, scores within the protocol's tolerance.
+
+    A replayed cell is computed alone, a recorded one in a batch, which rounds otherwise.
+    """
+    if "scores" not in recorded or "scores" not in replayed:
+        return replayed == recorded
+    limit = settings_of(registration.protocol).replay_tolerance
+    pairs = zip(replayed["scores"], recorded["scores"], strict=True)
+    return all(abs(float(left) - float(right)) <= limit for left, right in pairs)
+
+
+def engine() -> dict[str, str]:
+    """Return the versions of what answers."""
+    names = ("torch", "transformers", "tokenizers", "numpy")
+    return {name: version(name) for name in names}
+
+
 def outcome_of(registration: Registration, cell: PlannedCell, response: Any) -> dict[str, str]:
     """Return what is analysed: a choice and its probability, a verdict, or whether tools are named.
 
@@ -299,5 +323,8 @@ STUDY = Study(
     outcome=outcome_of,
     analyse=analyse,
     exclude=exclude,
+    replay=replay,
+    agrees=agrees,
+    engine=engine,
     answer_batch=answer_batch,
 )

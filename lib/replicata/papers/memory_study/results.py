@@ -264,6 +264,8 @@ class _Results:
             at = self._at(self._real[0], scenario=scenario, scale="p_worse")
             for memory in ("own", "scr"):
                 values = at.interaction(memory)
+                if not values:
+                    continue
                 found[f"{scenario}.{memory}"] = _mean(values)
                 found |= {
                     f"{scenario}.{memory}.{end}": bound
