@@ -199,3 +199,15 @@ def test_plus_one_bounds_hold_their_level_for_rare_events():
     data = (rng.random((2000, 64)) < 0.10).astype(float)
     met = np.mean([plus_one_bound(row, "upper") < 0.10 for row in data])
     assert met <= stats.binom.ppf(0.99, 2000, 0.05) / 2000
+
+
+def test_studentising_a_sign_flip_test_changes_nothing():
+    """Flips keep the sum of squares, so mean / standard error grows with the mean: one test."""
+    values = np.array([2, 1, 1, -1, 0.5, 0, 2, -2, 1, -0.5])
+    flips = np.array(list(itertools.product((1, -1), repeat=len(values)))) * values
+    means = flips.mean(axis=1)
+    t = means / (flips.std(axis=1, ddof=1) / len(values) ** 0.5)
+    observed = values.mean() / (values.std(ddof=1) / len(values) ** 0.5)
+    studentised = np.mean(t >= observed - 1e-9)
+    found = estimate({str(n): Fraction(v) for n, v in enumerate(values)}, 2, seed=0)
+    assert studentised == found.p_value
