@@ -127,7 +127,10 @@ def labelled(context: Context) -> Verdict:
 
 
 def replay(context: Context) -> Verdict:
-    """A20: a share of the replayable cells, chosen by hash, so that nobody chooses them."""
+    """A20: a share of the replayable cells, chosen by the records' own digest.
+
+    So whoever makes the records cannot know which ones will be asked again.
+    """
     context.needs("A10", "A12")
     ask = context.study.replay
     endpoints = context.registration.protocol.endpoints
@@ -138,7 +141,8 @@ def replay(context: Context) -> Verdict:
     ]
     if ask is None or not able:
         raise Needs("no endpoint can be replayed")
-    able.sort(key=lambda entry: hashlib.sha256(canonical(entry[3].id)).digest())
+    heads = [shard.chain.head for shard in context.shards.values()]
+    able.sort(key=lambda entry: hashlib.sha256(canonical([heads, entry[3].id])).digest())
     chosen = able[: max(1, math.ceil(context.replay_share * len(able)))]
     for shard, line, record, cell in chosen:
         try:

@@ -217,6 +217,9 @@ def audit_command(
     block_header: Annotated[
         list[str] | None, typer.Option(help="HEIGHT=HEX of a Bitcoin block header.")
     ] = None,
+    replay: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of replayable cells to ask again.")
+    ] = 0.01,
 ) -> None:
     """Derive everything again from the raw records; the exit code is 5 if anything fails."""
     from replicata.preregistration.audit import audit
@@ -238,6 +241,7 @@ def audit_command(
             expected_protocol=expect_protocol,
             expected_seal=expect_seal,
             block_headers=headers,
+            replay_share=replay,
         )
         for name in names
     ]
