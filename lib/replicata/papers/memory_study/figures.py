@@ -184,7 +184,7 @@ def forest(rows: pd.DataFrame, params: Params) -> Figure:
     axes.set_yticks(range(len(shown)), [label for label, _, _ in shown])
     axes.invert_yaxis()
     axes.set_xlabel("interaction, difference in worse-tool rate")
-    axes.legend(loc="lower right", frameon=True)
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False)
     return figure
 
 
