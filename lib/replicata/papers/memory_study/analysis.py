@@ -91,6 +91,23 @@ def _rates(at: Contrasts, *memories: str) -> str:
     return f"Worse-tool rates after failure / success: {', '.join(cells)}."
 
 
+def _verdicts(rows: pd.DataFrame, writer: str) -> str:
+    """Say how often lessons of one way of writing call the better tool a bad choice."""
+    made = rows[
+        rows["metric"].str.startswith("says_")
+        & (rows["endpoint"] == real_endpoints(rows)[0])
+        & (rows["arm"] == writer)
+        & (rows["scenario"] == "unlucky")
+        & (rows["log"] == "indep")
+    ]
+    bad = (made["metric"] == "says_bad").groupby(made["outcome"]).mean()
+    return (
+        f'Lessons ({writer}) that say "bad" after failure / success: '
+        + " / ".join(f"{bad[outcome]:.3f}" for outcome in "FS")
+        + "."
+    )
+
+
 def _assay(found: dict[str, Quantities]) -> str:
     assay = found["assay"]
     return (
@@ -200,6 +217,8 @@ def _mitigation(rows: pd.DataFrame, params: Params, claim: str, memory: str) -> 
             f"Rule H: {parts} It {'holds' if found['passes'] else 'does not hold'} on the "
             f"{found['relevant']} relevant endpoints.",
             _rates(at, "own", memory, "irr"),
+            _verdicts(rows, "own"),
+            _verdicts(rows, memory),
         ],
         "exact sign flips over worlds, one-sided, after the gates c3 and c1, Holm over c7 and c8",
     )
@@ -231,12 +250,13 @@ def neither(rows: pd.DataFrame, params: Params) -> Evidence:
 
 def audited(rows: pd.DataFrame, params: Params) -> Evidence:
     """c10: the audit of the registered study."""
-    clean = rows[~rows["arm"].str.startswith("tampered ")]
+    items = rows[rows["metric"] == "audit"]
+    clean = items[~items["arm"].str.startswith("tampered ")]
     counts = clean["status"].value_counts().to_dict()
     stamp = clean.loc[clean["arm"] == "A4", "status"].iloc[0]
     told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
     notes = [f"Audit: {told}.", f"The timestamp is {stamp}."]
-    altered = rows[rows["arm"].str.startswith("tampered ")]
+    altered = items[items["arm"].str.startswith("tampered ")]
     if len(altered):
         caught = ", ".join(altered.loc[altered["status"] == "FAIL", "arm"])
         notes.append(f"After one altered record, FAIL: {caught}.")
