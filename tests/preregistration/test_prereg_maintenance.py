@@ -1,13 +1,17 @@
 """A frozen study in a repository that lives on: declared changes, packed records, batches, jobs."""
 
+import dataclasses
 import gzip
+import importlib
 import json
+import shutil
+import subprocess
 
 import pytest
-from toy_repository import commit, forget, to_stamped
+from toy_repository import commit, forget, git, to_stamped
 from typer.testing import CliRunner
 
-from replicata.errors import UsageError
+from replicata.errors import ResourceError, UsageError
 from replicata.preregistration import cli
 from replicata.preregistration.analysis import analyze
 from replicata.preregistration.audit import audit
@@ -150,3 +154,54 @@ def test_a_batch_ends_where_its_own_answers_are_needed(places):
 def load_registration_of(places):
     to_stamped(places)
     return load_registration(places)
+
+
+def test_without_history_the_anchor_is_not_checked_rather_than_failed(analysed, tmp_path):
+    shutil.rmtree(analysed.root / ".git")
+    items = {item.id: item for item in audit(analysed).items}
+    assert (items["A7"].status, items["A7"].detail) == ("SKIP", "no git history here")
+    assert "FAIL" not in {item.status for item in items.values()}
+
+
+def test_a_shallow_clone_says_how_to_get_the_history(analysed, at, tmp_path):
+    (analysed.root / ".gitignore").write_text("__pycache__/\n")
+    commit(analysed.root)
+    clone = tmp_path / "clone"
+    source = f"file://{analysed.root}"
+    subprocess.run(["git", "clone", "-q", "--depth", "1", source, str(clone)], check=True)
+    items = {item.id: item for item in audit(at(clone)).items}
+    assert items["A7"].status == "SKIP"
+    assert "--unshallow" in items["A7"].detail
+    assert "FAIL" not in {item.status for item in items.values()}
+    git(clone, "fetch", "-q", "--unshallow")
+    assert audit(at(clone)).status("A7") == "PASS"
+
+
+def test_an_endpoint_that_is_not_installed_is_not_asked_again_rather_than_failed(analysed):
+    def gone(registration, cell, request):
+        raise ResourceError("the model is not installed")
+
+    module = importlib.import_module("toy_study.study")
+    module.STUDY = dataclasses.replace(module.STUDY, replay=gone)
+    item = next(item for item in audit(analysed).items if item.id == "A20")
+    assert item.status == "SKIP"
+    assert "not installed" in item.detail
+
+
+def test_a_replay_is_compared_by_the_tolerance_of_the_study(analysed):
+    def noisy(registration, cell, request):
+        return {"scores": ["0"]}
+
+    module = importlib.import_module("toy_study.study")
+    asked = module.STUDY
+    module.STUDY = dataclasses.replace(asked, replay=noisy)
+    assert audit(analysed).status("A20") == "FAIL"
+    seen = []
+
+    def agrees(registration, replayed, recorded):
+        seen.append((replayed, recorded))
+        return True
+
+    module.STUDY = dataclasses.replace(asked, replay=noisy, agrees=agrees)
+    assert audit(analysed).status("A20") == "PASS"
+    assert all(replayed == {"scores": ["0"]} != recorded for replayed, recorded in seen)

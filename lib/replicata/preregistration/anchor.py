@@ -80,16 +80,26 @@ def record_anchor(places: Places) -> bool:
     return True
 
 
-def verify_anchor(places: Places) -> str | None:
-    """Return the anchoring commit, or None if none is recorded.
+def missing_history(root: Path) -> str | None:
+    """Return why ancestry cannot be told here, or None: an export, or a shallow clone."""
+    try:
+        found = git(root, "rev-parse", "--show-toplevel", "--is-shallow-repository")
+    except RunError:
+        return "no git history here"
+    top, shallow = found.splitlines()
+    if Path(top).resolve() != root.resolve():
+        return "no git history here"
+    return "a shallow clone: git fetch --unshallow" if shallow == "true" else None
+
+
+def verify_anchor(places: Places) -> str:
+    """Return the anchoring commit.
 
     Raises
     ------
     VerificationError
         If the commit is no ancestor of HEAD, or holds another frozen.json.
     """
-    if not places.anchor.exists():
-        return None
     anchor = read_canonical(places.anchor)
     commit, path = anchor["commit"], anchor["path"]
     try:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from replicata.errors import ResourceError, VerificationError
-from replicata.preregistration.anchor import verify_anchor
+from replicata.preregistration.anchor import missing_history, verify_anchor
 from replicata.preregistration.archive import check_archive
 from replicata.preregistration.auditing import PASS, Context, Needs, Verdict
 from replicata.preregistration.authority import LABEL
@@ -161,7 +161,10 @@ def ots(context: Context) -> Verdict:
 def git_anchor(context: Context) -> Verdict:
     """A7."""
     context.needs("A1")
-    commit = verify_anchor(context.places)
-    if commit is None:
+    if not context.places.anchor.exists():
         raise Needs("no commit was recorded")
+    reason = missing_history(context.places.root)
+    if reason is not None:
+        raise Needs(reason)
+    commit = verify_anchor(context.places)
     return PASS, f"commit {commit[:12]}, a weak anchor: its author controls its date"

@@ -3,7 +3,7 @@
 import hashlib
 import math
 
-from replicata.errors import RunError, VerificationError
+from replicata.errors import ResourceError, RunError, VerificationError
 from replicata.preregistration.analysis import CONFIRMATORY, compute, label, labels
 from replicata.preregistration.auditing import PASS, Context, Needs, Verdict, close, fail, same
 from replicata.preregistration.canonical import canonical
@@ -147,7 +147,7 @@ def replay(context: Context) -> Verdict:
     for shard, line, record, cell in chosen:
         try:
             response = ask(context.registration, cell, record["request"])
-        except RunError as error:
+        except (ResourceError, RunError) as error:
             raise Needs(f"endpoint {cell.endpoint} does not run here: {error}") from None
         agrees = context.study.agrees or (lambda _, left, right: same(left, right))
         if not agrees(context.registration, response, record["response"]):
