@@ -1,0 +1,101 @@
+"""What the cells of trained policies run: which arms, on which task, with which reward."""
+
+import pandas as pd
+
+from replicata.papers.rlvr_entropy.base import base_policy
+from replicata.papers.rlvr_entropy.experiment import Params, RlParams
+from replicata.papers.rlvr_entropy.task import Task
+from replicata.papers.rlvr_entropy.training import Arm, train_block
+from replicata.workflow.cells import Cell
+from replicata.workflow.seeds import derive_seed
+
+#: Samplers whose rule is tested at the two largest shifts only.
+OTHER_SAMPLERS = ("topk", "minp", "cool", "hot")
+
+
+def make_task(params: Params, name: str) -> Task:
+    """Return a variant of the task."""
+    own = params.tasks[name]
+    return Task(params.fillers, params.max_length, **own.model_dump())
+
+
+def null_arms(shifts: list[float]) -> list[Arm]:
+    """Return the arms of the null-reward runs; the rule makes N equal to the shift."""
+    ends = (min(shifts), max(shifts))
+    arms = [Arm(s, "zeronet", shift) for s in ("topp", "exact") for shift in shifts]
+    arms += [Arm(s, "zeronet", shift) for s in OTHER_SAMPLERS for shift in ends]
+    arms += [Arm(s, "zeronet", c, ratio="sampler") for s in ("topp", "cool") for c in ends]
+    arms += [Arm("topp", "zeronet", shift, learner="renorm") for shift in ends]
+    return arms
+
+
+def sgd_arms(shifts: list[float]) -> list[Arm]:
+    """Return the arms without Adam: the shift alone, and with importance ratios."""
+    ends = (min(shifts), max(shifts))
+    arms = [Arm(s, "zeronet", c) for s in ("topp", "exact", "cool") for c in ends]
+    return arms + [Arm(s, "zeronet", c, ratio="sampler") for s in ("topp", "cool") for c in ends]
+
+
+def learn_arms() -> list[Arm]:
+    """Return the arms with a real reward, for each variant of the task."""
+    arms = []
+    for sampler in ("topp", "exact"):
+        arms += [Arm(sampler, rule) for rule in ("fail", "mask", "zeronet", "sharp")]
+        arms.append(Arm(sampler, "fail", norm="seq_mean"))
+    return [*arms, Arm("topp", "fail", learner="renorm")]
+
+
+def explode_arms() -> list[Arm]:
+    """Return the arms of the long runs."""
+    arms = []
+    for sampler in ("topp", "exact"):
+        arms += [Arm(sampler, "fail"), Arm(sampler, "zeronet"), Arm(sampler, "zeronet", 0.05)]
+        arms.append(Arm(sampler, "sharp"))
+    return [*arms, Arm("topp", "fail", learner="renorm")]
+
+
+def null(params: Params, cell: Cell) -> pd.DataFrame:
+    """Null reward: shifts, samplers, importance ratios; by Adam and, for four arms, by SGD."""
+    rl = params.rl.model_copy(update={"reward": "coin"})
+    sgd = rl.model_copy(update={"optimizer": "sgd", "lr": params.null.sgd_lr})
+    shifts, steps = params.null.shifts, params.null.steps
+    return pd.concat(
+        [
+            _runs(params, cell, "long_wrong", null_arms(shifts), rl, steps),
+            _runs(params, cell, "long_wrong", sgd_arms(shifts), sgd, steps),
+        ],
+        ignore_index=True,
+    )
+
+
+def learn(params: Params, cell: Cell) -> pd.DataFrame:
+    """Real reward, in both variants of the task."""
+    rl = params.rl.model_copy(update={"measure_change": True})
+    tasks = ("long_wrong", "long_right")
+    parts = [_runs(params, cell, t, learn_arms(), rl, params.learn.steps) for t in tasks]
+    return pd.concat(parts, ignore_index=True)
+
+
+def explode(params: Params, cell: Cell) -> pd.DataFrame:
+    """The hard task, for many steps, with held-out accuracy on the way."""
+    steps = params.explode.steps
+    rl = params.rl.model_copy(update={"evaluate_at": [0, min(10, steps), steps]})
+    return _runs(params, cell, "hard", explode_arms(), rl, steps)
+
+
+def _runs(
+    params: Params, cell: Cell, task_name: str, arms: list[Arm], rl: RlParams, steps: int
+) -> pd.DataFrame:
+    """Train the arms of one unit, some at a time; all blocks share the unit's seed."""
+    task, unit = make_task(params, task_name), cell.params["unit"]
+    seed = derive_seed(params.seed, "rlvr_entropy", cell.group, unit)
+    parts = []
+    for start in range(0, len(arms), params.arms_per_block):
+        base = base_policy(task, params.model, params.sft, params.seed)
+        block = arms[start : start + params.arms_per_block]
+        parts.append(train_block(base, task, block, rl, steps, seed))
+    rows = pd.concat(parts, ignore_index=True)
+    return rows.assign(unit=f"seed-{unit:02d}", task=task_name, optimizer=rl.optimizer)
+
+
+STUDIES = {"null": null, "learn": learn, "explode": explode}
