@@ -36,7 +36,9 @@ def build_policy(model: "ModelParams", vocabulary: int) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-def base_policy(task: Task, model: "ModelParams", sft: "SftParams", seed: int) -> LlamaForCausalLM:
+def base_policy(
+    task: Task, model: "ModelParams", sft: "SftParams", steps: int, seed: int
+) -> LlamaForCausalLM:
     """Return the trained base policy of a task, from the cache or trained now.
 
     The cache's key is a digest of the task, the model, the recipe and the seed.
@@ -46,26 +48,28 @@ def base_policy(task: Task, model: "ModelParams", sft: "SftParams", seed: int) -
     ResourceError
         If the cache cannot be written.
     """
-    recipe = [vars(task) | {"_prompts": None}, model.model_dump(), sft.model_dump(), seed]
+    recipe = [vars(task) | {"_prompts": None}, model.model_dump(), sft.model_dump(), steps, seed]
     key = f"rlvr_entropy-base-{sha256_bytes(canonical_json(recipe))[:16]}"
 
     def build(directory: Path) -> None:
-        train_base(task, model, sft, seed).save_pretrained(directory)
+        train_base(task, model, sft, steps, seed).save_pretrained(directory)
 
     with no_progress_bars():
         directory = cached_directory(key, build)
         return LlamaForCausalLM.from_pretrained(directory).eval()
 
 
-def train_base(task: Task, model: "ModelParams", sft: "SftParams", seed: int) -> LlamaForCausalLM:
+def train_base(
+    task: Task, model: "ModelParams", sft: "SftParams", steps: int, seed: int
+) -> LlamaForCausalLM:
     """Train a base policy on demonstrations; the answer's token counts ``answer_weight`` times."""
     rng = np.random.default_rng(derive_seed(seed, "rlvr_entropy", "demonstrations"))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "rlvr_entropy", "weights"))
         policy = build_policy(model, task.vocabulary).train()
     optimizer = torch.optim.AdamW(policy.parameters(), lr=sft.lr, betas=(0.9, 0.98))
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, sft.steps)
-    for _ in range(sft.steps):
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, steps)
+    for _ in range(steps):
         sequences, marks = task.demonstrations(sft.batch, rng)
         weights = torch.where(marks == 2, sft.answer_weight, marks)[:, 1:]
         logits = policy(sequences, use_cache=False).logits[:, :-1]

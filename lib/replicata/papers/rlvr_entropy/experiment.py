@@ -33,17 +33,17 @@ class ModelParams(StrictParams):
 
 
 class SftParams(StrictParams):
-    """How the base policy learns from demonstrations."""
+    """How the base policies learn from demonstrations."""
 
-    steps: int = Field(ge=1)
     batch: int = Field(ge=1)
     lr: float = Field(gt=0)
     answer_weight: float = Field(gt=0)
 
 
 class TaskParams(StrictParams):
-    """A variant of the task; see ``task.Task``."""
+    """A variant of the task, see ``task.Task``, and how long its base policy learns it."""
 
+    sft_steps: int = Field(ge=1)
     mean_filler: float = Field(gt=0)
     right_short: float = Field(ge=0, le=1)
     right_long: float = Field(ge=0, le=1)
@@ -58,9 +58,9 @@ class RlParams(StrictParams):
 
     prompts: int = Field(ge=1)
     group_size: int = Field(ge=2)
-    lr: float = Field(gt=0)
     clip: float = Field(gt=0)
     probe_every: int = Field(ge=1)
+    lr: float = Field(default=1e-3, gt=0)
     optimizer: Literal["adam", "sgd"] = "adam"
     reward: Literal["verifier", "coin"] = "verifier"
     measure_change: bool = False
@@ -68,14 +68,15 @@ class RlParams(StrictParams):
 
 
 class StudyParams(StrictParams):
-    """Units and length of a group of runs."""
+    """Units, length and learning rate (Adam's) of a group of runs."""
 
     seeds: int = Field(ge=2)
     steps: int = Field(ge=2)
+    lr: float = Field(gt=0)
 
 
 class NullParams(StudyParams):
-    """The null-reward runs; ``sgd_lr`` is the rate of the ablation without Adam."""
+    """The null-reward runs, by Adam and by SGD at ``sgd_lr``."""
 
     shifts: list[float]
     sgd_lr: float = Field(gt=0)

@@ -126,7 +126,8 @@ class Batch:
     Attributes
     ----------
     rewards
-        (..., B), the verifier's.
+        (..., B), the verifier's, which is 0 for an over-long response: that is what counts it as
+        a failure. (A coin is a coin for over-long responses too.)
     overlong
         (..., B), bool: no end token within the limit.
     mask
@@ -160,7 +161,7 @@ def advantages(
     ============= ======================= ====================================================
     rule          responses in the loss   baseline of a group
     ============= ======================= ====================================================
-    ``fail``      all, over-long reward 0 mean R
+    ``fail``      all                     mean R
     ``mask``      those not over-long     mean R over all responses
     ``mask_kept`` those not over-long     mean R over those in the loss
     ``zeronet``   all                     token-weighted mean of R: N = 0 in every group
@@ -178,9 +179,8 @@ def advantages(
     """
     if rule == "sharp" and shift:
         raise UsageError(f"rule sharp with shift {shift}, expected no shift: it would undo the rule")
-    rewards = torch.where(batch.overlong, 0.0, batch.rewards)
     kept = ~batch.overlong if rule in ("mask", "mask_kept") else torch.ones_like(batch.overlong)
-    grouped, by_group = (_groups(x, batch.group_size) for x in (rewards, kept))
+    grouped, by_group = (_groups(x, batch.group_size) for x in (batch.rewards, kept))
     weights = token_weights(batch.mask * kept[..., None], norm)
     if rule in ("fail", "mask"):
         baseline = grouped.mean(-1)
@@ -195,6 +195,16 @@ def advantages(
             baseline = baseline.clamp(grouped.amin(-1), grouped.amax(-1))
     centred = (grouped - baseline[..., None]).flatten(-2)
     return centred + shift, kept
+
+
+def net_advantages(batch: Batch) -> dict[str, Tensor]:
+    """Return N of the rules ``fail`` and ``mask`` on these same responses (c5), each (...)."""
+    nets = {}
+    for rule in ("fail", "mask"):
+        advantage, kept = advantages(batch, rule)
+        weights = token_weights(batch.mask * kept[..., None], "token")
+        nets[f"net_{rule}"] = (weights * advantage[..., None]).sum((-2, -1))
+    return nets
 
 
 def empty_groups(kept: Tensor, group_size: int, rule: Rule) -> Tensor:

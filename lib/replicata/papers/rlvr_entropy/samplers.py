@@ -95,6 +95,25 @@ def sampler_log_probs(logits: Tensor, kept: Tensor, temperature: float | Tensor)
     return (logits / temperature).masked_fill(~kept, -math.inf).log_softmax(-1)
 
 
+def hidden_settings(config: object) -> list[str]:
+    """Return what a checkpoint's generation config sets that would change a sampler silently.
+
+    transformers' ``generate`` and vLLM take these from the checkpoint unless they are passed.
+
+    Parameters
+    ----------
+    config
+        A transformers ``GenerationConfig``.
+    """
+    neutral = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    found = {name: getattr(config, name, None) for name in neutral}
+    return [
+        f"generation config: {name} is {value}, and would apply unless the sampler sets it"
+        for name, value in found.items()
+        if value is not None and value != neutral[name]
+    ]
+
+
 #: The samplers of the experiment (spec 5).
 SAMPLERS = {
     "exact": Sampler(),

@@ -1,6 +1,7 @@
 """What the cells of trained policies run: which arms, on which task, with which reward."""
 
 import pandas as pd
+from transformers import LlamaForCausalLM
 
 from replicata.papers.rlvr_entropy.base import base_policy
 from replicata.papers.rlvr_entropy.experiment import Params, RlParams
@@ -16,24 +17,25 @@ OTHER_SAMPLERS = ("topk", "minp", "cool", "hot")
 def make_task(params: Params, name: str) -> Task:
     """Return a variant of the task."""
     own = params.tasks[name]
-    return Task(params.fillers, params.max_length, **own.model_dump())
+    return Task(params.fillers, params.max_length, **own.model_dump(exclude={"sft_steps"}))
 
 
-def null_arms(shifts: list[float]) -> list[Arm]:
+def make_base(params: Params, name: str) -> LlamaForCausalLM:
+    """Return the base policy of a variant of the task."""
+    steps = params.tasks[name].sft_steps
+    return base_policy(make_task(params, name), params.model, params.sft, steps, params.seed)
+
+
+def null_arms(shifts: list[float], optimizer: str) -> list[Arm]:
     """Return the arms of the null-reward runs; the rule makes N equal to the shift."""
     ends = (min(shifts), max(shifts))
     arms = [Arm(s, "zeronet", shift) for s in ("topp", "exact") for shift in shifts]
-    arms += [Arm(s, "zeronet", shift) for s in OTHER_SAMPLERS for shift in ends]
-    arms += [Arm(s, "zeronet", c, ratio="sampler") for s in ("topp", "cool") for c in ends]
-    arms += [Arm("topp", "zeronet", shift, learner="renorm") for shift in ends]
-    return arms
-
-
-def sgd_arms(shifts: list[float]) -> list[Arm]:
-    """Return the arms without Adam: the shift alone, and with importance ratios."""
-    ends = (min(shifts), max(shifts))
-    arms = [Arm(s, "zeronet", c) for s in ("topp", "exact", "cool") for c in ends]
-    return arms + [Arm(s, "zeronet", c, ratio="sampler") for s in ("topp", "cool") for c in ends]
+    arms += [Arm("topp", "zeronet", c, ratio="sampler") for c in ends]
+    arms += [Arm("topp", "zeronet", c, learner="renorm") for c in ends]
+    if optimizer == "sgd":
+        arms += [Arm("cool", "zeronet", c, ratio=r) for r in ("none", "sampler") for c in ends]
+        return arms
+    return arms + [Arm(s, "zeronet", shift) for s in OTHER_SAMPLERS for shift in ends]
 
 
 def learn_arms() -> list[Arm]:
@@ -48,29 +50,25 @@ def learn_arms() -> list[Arm]:
 def explode_arms() -> list[Arm]:
     """Return the arms of the long runs."""
     arms = []
-    for sampler in ("topp", "exact"):
+    for sampler in ("narrow", "exact"):
         arms += [Arm(sampler, "fail"), Arm(sampler, "zeronet"), Arm(sampler, "zeronet", 0.05)]
         arms.append(Arm(sampler, "sharp"))
-    return [*arms, Arm("topp", "fail", learner="renorm")]
+    return [*arms, Arm("narrow", "fail", learner="renorm")]
 
 
 def null(params: Params, cell: Cell) -> pd.DataFrame:
-    """Null reward: shifts, samplers, importance ratios; by Adam and, for four arms, by SGD."""
-    rl = params.rl.model_copy(update={"reward": "coin"})
-    sgd = rl.model_copy(update={"optimizer": "sgd", "lr": params.null.sgd_lr})
-    shifts, steps = params.null.shifts, params.null.steps
-    return pd.concat(
-        [
-            _runs(params, cell, "long_wrong", null_arms(shifts), rl, steps),
-            _runs(params, cell, "long_wrong", sgd_arms(shifts), sgd, steps),
-        ],
-        ignore_index=True,
-    )
+    """Null reward: shifts, samplers, importance ratios; by Adam and by SGD."""
+    own, parts = params.null, []
+    for optimizer, lr in (("adam", own.lr), ("sgd", own.sgd_lr)):
+        rl = params.rl.model_copy(update={"reward": "coin", "optimizer": optimizer, "lr": lr})
+        arms = null_arms(own.shifts, optimizer)
+        parts.append(_runs(params, cell, "long_wrong", arms, rl, own.steps))
+    return pd.concat(parts, ignore_index=True)
 
 
 def learn(params: Params, cell: Cell) -> pd.DataFrame:
     """Real reward, in both variants of the task."""
-    rl = params.rl.model_copy(update={"measure_change": True})
+    rl = params.rl.model_copy(update={"measure_change": True, "lr": params.learn.lr})
     tasks = ("long_wrong", "long_right")
     parts = [_runs(params, cell, t, learn_arms(), rl, params.learn.steps) for t in tasks]
     return pd.concat(parts, ignore_index=True)
@@ -79,7 +77,8 @@ def learn(params: Params, cell: Cell) -> pd.DataFrame:
 def explode(params: Params, cell: Cell) -> pd.DataFrame:
     """The hard task, for many steps, with held-out accuracy on the way."""
     steps = params.explode.steps
-    rl = params.rl.model_copy(update={"evaluate_at": [0, min(10, steps), steps]})
+    points = [0, min(10, steps), steps]
+    rl = params.rl.model_copy(update={"evaluate_at": points, "lr": params.explode.lr})
     return _runs(params, cell, "hard", explode_arms(), rl, steps)
 
 
@@ -91,7 +90,7 @@ def _runs(
     seed = derive_seed(params.seed, "rlvr_entropy", cell.group, unit)
     parts = []
     for start in range(0, len(arms), params.arms_per_block):
-        base = base_policy(task, params.model, params.sft, params.seed)
+        base = make_base(params, task_name)
         block = arms[start : start + params.arms_per_block]
         parts.append(train_block(base, task, block, rl, steps, seed))
     rows = pd.concat(parts, ignore_index=True)

@@ -27,6 +27,7 @@ from replicata.papers.rlvr_entropy.method import (
     describe_states,
     empty_groups,
     learner_log_probs,
+    net_advantages,
     token_weights,
 )
 from replicata.papers.rlvr_entropy.rollout import Rollout, gumbel_noise, response_logits, roll
@@ -147,19 +148,9 @@ def _loss(
     drift = decompose(ratio * advantage[:, None], weights, own)
     mass = (weights * own.gap * own.kept_mass).sum() / drift.mean_gap if drift.mean_gap else 1.0
     log.add_one(
-        step, m, **asdict(drift), **_both_nets(batch), empty_groups=empty, gap_kept_mass=mass
+        step, m, **asdict(drift), **net_advantages(batch), empty_groups=empty, gap_kept_mass=mass
     )
     return -(weights * ratio * advantage[:, None] * log_p).sum()
-
-
-def _both_nets(batch: Batch) -> dict[str, Tensor]:
-    """Return N of the rules ``fail`` and ``mask`` on these same responses (c5)."""
-    nets = {}
-    for rule in ("fail", "mask"):
-        advantage, kept = advantages(batch, rule)
-        weights = token_weights(batch.mask * kept[:, None], "token")
-        nets[f"net_{rule}"] = (weights * advantage[:, None]).sum()
-    return nets
 
 
 def _roll(
