@@ -123,12 +123,10 @@ def remainder(cells: pd.DataFrame, params: Params) -> Evidence:
     notes = []
     table = terms(cells)
     for sampler, part in table.groupby("sampler"):
-        fit = ols("change ~ signal + net_term + covariance", part).fit()
-        pairs = ", ".join(
-            f"{name} {fit.params[name]:.1f}"
-            for name in ("signal", "net_term", "covariance")
-            if part[name].abs().max() > 1e-9
-        )
+        # Under exact sampling the mismatch terms are 0.
+        names = [n for n in ("signal", "net_term", "covariance") if part[n].abs().max() > 1e-6]
+        fit = ols("change ~ " + " + ".join(names), part).fit()
+        pairs = ", ".join(f"{name} {fit.params[name]:.2f}" for name in names)
         notes.append(
             f"Runs, {sampler}: measured change of an update on the terms, coefficients {pairs}; "
             f"R² {fit.rsquared:.2f} over {len(part)} updates (expected sign: negative)."

@@ -9,10 +9,11 @@ Groups of cells:
 * ``learn``: a real reward in two variants of the task, five rules (c5, c6);
 * ``explode``: a hard task, 100 steps (c7, and the analogue of c8);
 * ``language``: the mismatch term of a packaged language model under a shipped generation config
-  (what TRL users get; no claim rests on it);
-* ``grpo``: the paper's scale, TRL's ``GRPOTrainer`` with vLLM (profile ``paper`` only).
+  (what TRL users get; no claim rests on it).
 
-A cell of ``null``, ``learn`` and ``explode`` is one seed with all its arms, trained side by side.
+A cell of ``null``, ``learn`` and ``explode`` is one seed with all its arms. Tiny policies are
+trained side by side; with a ``grpo`` section (profile ``paper``) the arms are language models,
+trained one after the other by TRL's ``GRPOTrainer`` with vLLM rollouts.
 """
 
 from typing import TYPE_CHECKING, Literal
@@ -92,16 +93,10 @@ class LanguageParams(StrictParams):
 
 
 class GrpoParams(StrictParams):
-    """The paper's scale; see ``grpo.py``."""
+    """The paper's scale; see ``grpo_study.py``."""
 
     model: str
     prompts_path: str
-    held_out_path: str
-    samplers: list[str]
-    rules: list[Literal["fail", "mask", "zeronet", "sharp"]]
-    shifts: list[float]
-    seeds: int = Field(ge=1)
-    steps: int = Field(ge=1)
     prompts: int = Field(ge=1)
     group_size: int = Field(ge=2)
     max_tokens: int = Field(ge=1)
@@ -131,7 +126,7 @@ class Params(StrictParams):
 
 
 #: All groups; a profile without a section for one has no cells of it.
-GROUPS = ("theorem", "null", "learn", "explode", "language", "grpo")
+GROUPS = ("theorem", "null", "learn", "explode", "language")
 
 
 def cells(params: Params) -> list[Cell]:
@@ -141,8 +136,8 @@ def cells(params: Params) -> list[Cell]:
         listed.append(
             Cell(id="language", group="language", priority=0, memory_mb=2 * params.memory_mb)
         )
-    studies = (("null", params.null, 30), ("explode", params.explode, 20), ("learn", params.learn, 10))
-    for group, study, priority in studies:
+    groups = (("null", params.null, 30), ("explode", params.explode, 20), ("learn", params.learn, 10))
+    for group, study, priority in groups:
         listed += [
             Cell(
                 id=f"{group}-{unit:02d}",
@@ -167,8 +162,14 @@ def run(params: Params, cell: Cell) -> "pd.DataFrame":
         When a model or the cache is missing.
     """
     # Imported here: the Snakefile imports this module to list cells, and torch takes seconds.
-    from replicata.papers.rlvr_entropy import studies, theorem
-
     if cell.group == "theorem":
+        from replicata.papers.rlvr_entropy import theorem
+
         return theorem.theorem(params, cell)
+    if cell.group == "language":
+        from replicata.papers.rlvr_entropy import language
+
+        return language.language(params, cell)
+    from replicata.papers.rlvr_entropy import studies
+
     return studies.STUDIES[cell.group](params, cell)

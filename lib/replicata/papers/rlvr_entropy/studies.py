@@ -3,16 +3,13 @@
 import pandas as pd
 from transformers import LlamaForCausalLM
 
+from replicata.papers.rlvr_entropy.arms import Arm, explode_arms, learn_arms, null_arms
 from replicata.papers.rlvr_entropy.base import base_policy
 from replicata.papers.rlvr_entropy.experiment import Params, RlParams
 from replicata.papers.rlvr_entropy.task import Task
-from replicata.papers.rlvr_entropy.training import Arm, train_block
+from replicata.papers.rlvr_entropy.training import train_block
 from replicata.workflow.cells import Cell
 from replicata.workflow.seeds import derive_seed
-
-#: Samplers whose rule is tested at the two largest shifts only.
-OTHER_SAMPLERS = ("topk", "minp", "cool", "hot")
-
 
 def make_task(params: Params, name: str) -> Task:
     """Return a variant of the task."""
@@ -24,36 +21,6 @@ def make_base(params: Params, name: str) -> LlamaForCausalLM:
     """Return the base policy of a variant of the task."""
     steps = params.tasks[name].sft_steps
     return base_policy(make_task(params, name), params.model, params.sft, steps, params.seed)
-
-
-def null_arms(shifts: list[float], optimizer: str) -> list[Arm]:
-    """Return the arms of the null-reward runs; the rule makes N equal to the shift."""
-    ends = (min(shifts), max(shifts))
-    arms = [Arm(s, "zeronet", shift) for s in ("topp", "exact") for shift in shifts]
-    arms += [Arm("topp", "zeronet", c, ratio="sampler") for c in ends]
-    arms += [Arm("topp", "zeronet", c, learner="renorm") for c in ends]
-    if optimizer == "sgd":
-        arms += [Arm("cool", "zeronet", c, ratio=r) for r in ("none", "sampler") for c in ends]
-        return arms
-    return arms + [Arm(s, "zeronet", shift) for s in OTHER_SAMPLERS for shift in ends]
-
-
-def learn_arms() -> list[Arm]:
-    """Return the arms with a real reward, for each variant of the task."""
-    arms = []
-    for sampler in ("topp", "exact"):
-        arms += [Arm(sampler, rule) for rule in ("fail", "mask", "zeronet", "sharp")]
-        arms.append(Arm(sampler, "fail", norm="seq_mean"))
-    return [*arms, Arm("topp", "fail", learner="renorm")]
-
-
-def explode_arms() -> list[Arm]:
-    """Return the arms of the long runs."""
-    arms = []
-    for sampler in ("narrow", "exact"):
-        arms += [Arm(sampler, "fail"), Arm(sampler, "zeronet"), Arm(sampler, "zeronet", 0.05)]
-        arms.append(Arm(sampler, "sharp"))
-    return [*arms, Arm("narrow", "fail", learner="renorm")]
 
 
 def null(params: Params, cell: Cell) -> pd.DataFrame:
@@ -85,14 +52,24 @@ def explode(params: Params, cell: Cell) -> pd.DataFrame:
 def _runs(
     params: Params, cell: Cell, task_name: str, arms: list[Arm], rl: RlParams, steps: int
 ) -> pd.DataFrame:
-    """Train the arms of one unit, some at a time; all blocks share the unit's seed."""
-    task, unit = make_task(params, task_name), cell.params["unit"]
+    """Train the arms of one unit; all of them share the unit's seed."""
+    unit = cell.params["unit"]
     seed = derive_seed(params.seed, "rlvr_entropy", cell.group, unit)
-    parts = []
-    for start in range(0, len(arms), params.arms_per_block):
-        base = make_base(params, task_name)
-        block = arms[start : start + params.arms_per_block]
-        parts.append(train_block(base, task, block, rl, steps, seed))
+    if params.grpo is not None:
+        # Imported here: TRL takes seconds, and only profile paper needs it.
+        from replicata.papers.rlvr_entropy import grpo_study
+
+        parts = grpo_study.run_arms(params.grpo, arms, rl.reward, steps, params.device, seed)
+    else:
+        blocks = [
+            arms[start : start + params.arms_per_block]
+            for start in range(0, len(arms), params.arms_per_block)
+        ]
+        task = make_task(params, task_name)
+        parts = [
+            train_block(make_base(params, task_name), task, block, rl, steps, seed)
+            for block in blocks
+        ]
     rows = pd.concat(parts, ignore_index=True)
     return rows.assign(unit=f"seed-{unit:02d}", task=task_name, optimizer=rl.optimizer)
 

@@ -6,8 +6,8 @@ the same sampling noise and, where rewards are random, the same coins.
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -16,11 +16,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from replicata.errors import RunError
-from replicata.papers.rlvr_entropy.baselines import Ratio, importance_weights
+from replicata.papers.rlvr_entropy.arms import Arm
+from replicata.papers.rlvr_entropy.baselines import importance_weights
 from replicata.papers.rlvr_entropy.method import (
     Batch,
-    LossNorm,
-    Rule,
     State,
     advantages,
     decompose,
@@ -38,30 +37,6 @@ from replicata.workflow.seeds import derive_seed
 
 if TYPE_CHECKING:
     from replicata.papers.rlvr_entropy.experiment import RlParams
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One arm: how rollouts are drawn, how advantages are made, what is differentiated."""
-
-    sampler: str
-    rule: Rule
-    shift: float = 0.0
-    learner: Literal["plain", "renorm"] = "plain"
-    ratio: Ratio = "none"
-    norm: LossNorm = "token"
-
-    @property
-    def name(self) -> str:
-        """A short name, unique among arms."""
-        parts = [self.sampler, self.rule]
-        if self.shift:
-            parts.append(f"{self.shift:+g}")
-        parts += [x for x in (self.learner, self.ratio, self.norm) if x not in _DEFAULTS]
-        return "-".join(parts)
-
-
-_DEFAULTS = ("plain", "none", "token")
 
 
 def train_block(
