@@ -146,7 +146,9 @@ def remainder(cells: pd.DataFrame, params: Params) -> Evidence:
 
 def terms(cells: pd.DataFrame) -> pd.DataFrame:
     """Return, per update of the plain learner in the ``learn`` runs, the terms and the change."""
-    rows = cells[cells["metric"].isin(["net", "mean_gap", "covariance", "signal", "entropy_change"])]
+    rows = cells[
+        cells["metric"].isin(["net", "mean_gap", "covariance", "signal", "entropy_change"])
+    ]
     rows = rows[(rows["group"] == "learn") & (rows["learner"] == "plain")]
     keys = ["sampler", "rule", "norm", "task", "unit", "step"]
     wide = rows.pivot_table(index=keys, columns="metric", values="value").dropna().reset_index()
@@ -265,12 +267,14 @@ def _adam_note(cells: pd.DataFrame) -> str:
     own = table[table["sampler"] == "topp"]
     line, levels = (ols(f"slope ~ {x} + C(unit)", own).fit() for x in ("shift", "C(shift)"))
     lack = float(anova_lm(line, levels)["Pr(>F)"].iloc[1])
-    means = ", ".join(f"{c:+.2f}: {v:+.4f}" for c, v in own.groupby("shift")["slope"].mean().items())
+    means = ", ".join(
+        f"{c:+.2f}: {v:+.4f}" for c, v in own.groupby("shift")["slope"].mean().items()
+    )
     exact = coefficients(table, "exact")
     low, high = t_interval(exact)
     return (
-        f"Under Adam: coefficient {line.params['shift']:+.4f}, lack-of-fit p {lack:.2g}, mean slopes "
-        f"{means}; exact sampling {exact.mean():+.4f} (95 % {low:+.4f} to {high:+.4f})."
+        f"Under Adam: coefficient {line.params['shift']:+.4f}, lack-of-fit p {lack:.2g}, mean "
+        f"slopes {means}; exact sampling {exact.mean():+.4f} (95 % {low:+.4f} to {high:+.4f})."
     )
 
 
@@ -359,7 +363,9 @@ def opposite_signs(cells: pd.DataFrame, params: Params) -> Evidence:
         # What masking does to the signal it does under exact sampling too.
         gains[task]["topp - exact"] = gains[task]["topp"] - gains[task]["exact"]
     flipped = [t for t, n in nets.items() if _opposite(n["fail"], n["mask"])]
-    ways = {t: "less" if nets[t]["mask"].mean() > nets[t]["fail"].mean() else "greater" for t in nets}
+    ways = {
+        t: "less" if nets[t]["mask"].mean() > nets[t]["fail"].mean() else "greater" for t in nets
+    }
     other = {"less": "greater", "greater": "less"}
     order = [_flip(gains[t]["topp - exact"], ways[t], params) for t in nets]
     adjusted = dict(zip(nets, holm([t.p_value for t in order]).adjusted, strict=True))
@@ -385,7 +391,9 @@ def opposite_signs(cells: pd.DataFrame, params: Params) -> Evidence:
 
 
 def _mask_minus_fail(table: pd.DataFrame, task: str, sampler: str) -> pd.Series:
-    own = table[(table["task"] == task) & (table["norm"] == "token") & (table["learner"] == "plain")]
+    own = table[
+        (table["task"] == task) & (table["norm"] == "token") & (table["learner"] == "plain")
+    ]
     wide = own[own["sampler"] == sampler].pivot_table(index="unit", columns="rule", values="slope")
     return wide["mask"] - wide["fail"]
 

@@ -65,7 +65,7 @@ class RlParams(StrictParams):
     optimizer: Literal["adam", "sgd"] = "adam"
     reward: Literal["verifier", "coin"] = "verifier"
     measure_change: bool = False
-    evaluate_at: list[int] = []
+    evaluate_at: tuple[int, ...] = ()
 
 
 class StudyParams(StrictParams):
@@ -136,7 +136,11 @@ def cells(params: Params) -> list[Cell]:
         listed.append(
             Cell(id="language", group="language", priority=0, memory_mb=2 * params.memory_mb)
         )
-    groups = (("null", params.null, 30), ("explode", params.explode, 20), ("learn", params.learn, 10))
+    groups = (
+        ("null", params.null, 30),
+        ("explode", params.explode, 20),
+        ("learn", params.learn, 10),
+    )
     for group, study, priority in groups:
         listed += [
             Cell(

@@ -67,7 +67,7 @@ def gap_by_sampler(rows: pd.DataFrame, params: Params) -> Figure:
     order = [name for name in SAMPLERS if name in set(gaps["arm"])]
     shown = gaps[gaps["arm"].isin(order)].groupby("arm").head(400)
     for at, name in enumerate(order):
-        label, colour, marker = SAMPLERS[name]
+        _label, colour, marker = SAMPLERS[name]
         own = shown[shown["arm"] == name]["value"]
         jitter = np.random.default_rng(at).uniform(-0.3, 0.3, len(own))
         right.scatter(at + jitter, own, s=6, color=colour, marker=marker, alpha=0.5, lw=0)
@@ -85,8 +85,8 @@ def gap_caption(rows: pd.DataFrame, params: Params) -> str:
     signed = gaps[gaps["arm"].isin(SAMPLERS)]
     return (
         "Left: the score f whose expectation under sampler and learner is compared; it is not "
-        "monotone in p, so the sign of S is a theorem and not obvious. Right: S of up to 400 random "
-        f"pairs for each kind of sampler ({len(signed)} pairs tested), 2 to 64 tokens."
+        "monotone in p, so the sign of S is a theorem and not obvious. Right: S of up to 400 "
+        f"random pairs for each kind of sampler ({len(signed)} pairs tested), 2 to 64 tokens."
     )
 
 
@@ -148,8 +148,8 @@ def slope_caption(rows: pd.DataFrame, params: Params) -> str:
     """Caption of F3."""
     return (
         f"Entropy slope over {params.null.steps} updates of the null task against the shift, mean "
-        f"with 95 % t interval over {rows['unit'].nunique()} paired seeds; lines are least squares. "
-        "Markers are set apart sideways. Importance ratios keep the kept mass's share of the drift "
+        f"with 95 % t interval over {rows['unit'].nunique()} paired seeds; lines are least "
+        "squares. Markers are set apart sideways. Importance ratios keep the kept mass's share of the drift "
         "(visible under SGD; Adam divides a constant factor out), renormalising the learner "
         "removes it."
     )
@@ -202,8 +202,8 @@ def decomposition_caption(rows: pd.DataFrame, params: Params) -> str:
     """Caption of F4."""
     table = terms(rows)
     return (
-        "Left: mean contribution of each term to the first-order change of entropy under top-p 0.9, "
-        f"with 95 % t interval over {table['unit'].nunique()} seeds; below 0 sharpens. Right: the "
+        "Left: mean contribution of each term to the first-order change of entropy under top-p "
+        f"0.9, with 95 % t interval over {table['unit'].nunique()} seeds; below 0 sharpens. Right: the "
         "entropy at the same states before and after each update, in twelve bins of the predicted "
         f"change, with 95 % interval over updates ({len(table)} in all; they are not independent). "
         "Each state's prediction is exact to first order; shared parameters and Adam set the scale."

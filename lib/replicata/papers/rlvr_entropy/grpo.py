@@ -65,7 +65,9 @@ class DriftTrainer(GRPOTrainer):
             ("loss_type", self.loss_type, "dapo"),
         ):
             if value != wanted:
-                raise UsageError(f"GRPO: {name} is {value!r}, expected {wanted!r}: the rule does it")
+                raise UsageError(
+                    f"GRPO: {name} is {value!r}, expected {wanted!r}: the rule does it"
+                )
         if renormalise and self.use_vllm and self.vllm_importance_sampling_correction:
             raise UsageError(
                 "GRPO: a renormalised learner with vllm_importance_sampling_correction, expected "

@@ -1,7 +1,7 @@
 """What TRL users get: the mismatch term of a packaged language model under a shipped sampler.
 
-A public instruct model's generation config (top-k 20, top-p 0.95) draws answers to small word
-problems; the same responses are then read under the rule that TRL has by default and under every
+A public instruct model's generation config (top-k 20, top-p 0.95) draws answers to small
+sums; the same responses are then read under the rule that TRL has by default and under every
 remedy. Nothing is trained: the terms are those of the first update.
 """
 
@@ -49,7 +49,7 @@ def language(params: Params, cell: Cell) -> pd.DataFrame:
     assert own is not None  # the cell is planned only where there is a section
     loaded = load_model(own.model, device=params.device)
     rng = np.random.default_rng(derive_seed(params.seed, "rlvr_entropy", cell.id))
-    problems = [word_problem(rng) for _ in range(own.prompts)]
+    problems = [small_sum(rng) for _ in range(own.prompts)]
     parts = []
     for index, (question, answer) in enumerate(problems):
         seed = derive_seed(params.seed, "rlvr_entropy", cell.id, index)
@@ -69,15 +69,10 @@ def language(params: Params, cell: Cell) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def word_problem(rng: np.random.Generator) -> tuple[str, int]:
+def small_sum(rng: np.random.Generator) -> tuple[str, int]:
     """Return a question and its answer."""
-    start, more, fewer = (int(x) for x in rng.integers(2, 10, size=3))
-    fewer = min(fewer, start + more - 1)
-    return (
-        f"Ann has {start} apples, buys {more} more and eats {fewer}. How many apples are left? "
-        "Think in one short sentence, then give the number.",
-        start + more - fewer,
-    )
+    first, second = (int(x) for x in rng.integers(2, 10, size=2))
+    return f"What is {first} + {second}? Answer in one short sentence.", first + second
 
 
 def answers(
@@ -101,12 +96,12 @@ def answers(
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         sequences = model.generate(
-            prompt.repeat(count, 1), attention_mask=None, generation_config=settings
+            prompt.repeat(count, 1),
+            attention_mask=torch.ones_like(prompt).repeat(count, 1),
+            generation_config=settings,
         )
     tokens = sequences[:, prompt.shape[1] :]
-    states = [
-        _states(model, rows, tokens.shape[1]) for rows in sequences.split(ROWS)
-    ]
+    states = [_states(model, rows, tokens.shape[1]) for rows in sequences.split(ROWS)]
     return tokens, State(
         **{name: torch.cat([vars(s)[name] for s in states]) for name in vars(states[0])}
     )

@@ -178,7 +178,9 @@ def advantages(
         For a shift with ``sharp`` (its point is to have none).
     """
     if rule == "sharp" and shift:
-        raise UsageError(f"rule sharp with shift {shift}, expected no shift: it would undo the rule")
+        raise UsageError(
+            f"rule sharp with shift {shift}, expected no shift: it would undo the rule"
+        )
     kept = ~batch.overlong if rule in ("mask", "mask_kept") else torch.ones_like(batch.overlong)
     grouped, by_group = (_groups(x, batch.group_size) for x in (batch.rewards, kept))
     weights = token_weights(batch.mask * kept[..., None], norm)

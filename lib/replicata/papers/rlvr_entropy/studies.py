@@ -11,6 +11,7 @@ from replicata.papers.rlvr_entropy.training import train_block
 from replicata.workflow.cells import Cell
 from replicata.workflow.seeds import derive_seed
 
+
 def make_task(params: Params, name: str) -> Task:
     """Return a variant of the task."""
     own = params.tasks[name]
@@ -42,9 +43,9 @@ def learn(params: Params, cell: Cell) -> pd.DataFrame:
 
 
 def explode(params: Params, cell: Cell) -> pd.DataFrame:
-    """The hard task, for many steps, with held-out accuracy on the way."""
+    """Train on the hard task for many steps, with held-out accuracy on the way."""
     steps = params.explode.steps
-    points = [0, min(10, steps), steps]
+    points = (0, min(10, steps), steps)
     rl = params.rl.model_copy(update={"evaluate_at": points, "lr": params.explode.lr})
     return _runs(params, cell, "hard", explode_arms(), rl, steps)
 

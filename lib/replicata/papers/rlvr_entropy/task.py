@@ -1,4 +1,4 @@
-"""The task: two digits in; filler, a marker and the larger digit out; a verifier that reads the end.
+"""The task: two digits in; filler, a marker and the larger digit out; a verifier reads the end.
 
 The filler stands for reasoning: its length is geometric, its words follow Zipf's law, and in the
 demonstrations the chance of a right answer depends on its length, so that length and reward

@@ -133,7 +133,9 @@ def _check(
     mean = (q * advantage).sum(-1)
     covariance = (q * advantage * f).sum(-1) - mean * (q * f).sum(-1)
     step = q * advantage - mean[:, None] * p
-    found["drift_error"] = (finite_difference(logits, step) + covariance + mean * gap).abs().tolist()
+    found["drift_error"] = (
+        (finite_difference(logits, step) + covariance + mean * gap).abs().tolist()
+    )
     return found
 
 
