@@ -1,7 +1,6 @@
 """From the cells' rows to the evidence for each claim (spec 7).
 
-The unit is the seed: all arms of a seed share prompts, sampling noise and coins, so that contrasts
-are paired. A slope is the least-squares slope of the learner's mean entropy against the step.
+The estimates themselves are in ``estimates.py``.
 """
 
 import numpy as np
@@ -11,6 +10,15 @@ from statsmodels.formula.api import ols
 from statsmodels.stats.anova import anova_lm
 
 from replicata.claims.evidence import Evidence
+from replicata.papers.rlvr_entropy.estimates import (
+    coefficients,
+    contrast,
+    explosion_times,
+    slopes,
+    t_interval,
+    terms,
+    values,
+)
 from replicata.papers.rlvr_entropy.experiment import Params
 from replicata.statistics.multiplicity import holm
 from replicata.statistics.paired import SignFlipResult, TostResult, sign_flip_test, tost_paired
@@ -20,54 +28,12 @@ from replicata.statistics.resampling import cluster_bootstrap
 ALPHA = 0.05
 #: Equivalence margin for "no effect", as a share of the effect under truncation.
 MARGIN = 0.2
-#: An explosion: the entropy exceeds its start by this much (nats).
-EXPLODED = 0.5
 #: Mismatched samplers, and the sign that the theorem expects of slope(+c) - slope(-c).
 EXPECTED = {"topp": "less", "topk": "less", "minp": "less", "cool": "less", "hot": "greater"}
 SCALE_NOTE = (
     "A transformers Llama of 0.1M parameters on a made-up task, one base checkpoint a task: the "
     "mechanism at small scale, not the paper's 2B and 9B models."
 )
-
-
-def values(cells: pd.DataFrame, metric: str, **where: object) -> pd.DataFrame:
-    """Rows of one metric, narrowed by equality on other columns."""
-    rows = cells[cells["metric"] == metric]
-    for column, value in where.items():
-        rows = rows[rows[column] == value]
-    return rows
-
-
-def slopes(cells: pd.DataFrame, metric: str = "entropy", **where: object) -> pd.DataFrame:
-    """Return the slope against the step, per update, of every arm and unit.
-
-    Returns
-    -------
-    DataFrame
-        The arm's columns, ``unit`` and ``slope``.
-    """
-    keys = ["arm", "sampler", "rule", "shift", "learner", "ratio", "norm", "task", "optimizer"]
-    rows = values(cells, metric, **where)
-    centred = rows["step"] - rows.groupby([*keys, "unit"])["step"].transform("mean")
-    parts = rows.assign(top=centred * rows["value"], below=centred**2)
-    sums = parts.groupby([*keys, "unit"], as_index=False)[["top", "below"]].sum()
-    return sums.assign(slope=sums["top"] / sums["below"]).drop(columns=["top", "below"])
-
-
-def contrast(table: pd.DataFrame, **where: object) -> pd.Series:
-    """Return slope at the largest minus slope at the smallest shift, by unit."""
-    for column, value in where.items():
-        table = table[table[column] == value]
-    wide = table.pivot_table(index="unit", columns="shift", values="slope").dropna()
-    return wide[wide.columns.max()] - wide[wide.columns.min()]
-
-
-def t_interval(data: pd.Series) -> tuple[float, float]:
-    """Return the 95 % t interval of a mean."""
-    if len(data) < 2 or data.std() == 0:
-        return (float(data.mean()),) * 2
-    ends = stats.ttest_1samp(data, 0.0).confidence_interval(0.95)
-    return float(ends.low), float(ends.high)
 
 
 def _flip(data: pd.Series, alternative: str, params: Params) -> SignFlipResult:
@@ -144,17 +110,6 @@ def remainder(cells: pd.DataFrame, params: Params) -> Evidence:
     )
 
 
-def terms(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return, per update of the plain learner in the ``learn`` runs, the terms and the change."""
-    rows = cells[
-        cells["metric"].isin(["net", "mean_gap", "covariance", "signal", "entropy_change"])
-    ]
-    rows = rows[(rows["group"] == "learn") & (rows["learner"] == "plain")]
-    keys = ["sampler", "rule", "norm", "task", "unit", "step"]
-    wide = rows.pivot_table(index=keys, columns="metric", values="value").dropna().reset_index()
-    return wide.assign(net_term=wide["net"] * wide["mean_gap"], change=wide["entropy_change"])
-
-
 # -------------------------------------------------------------------------------------------------
 # c2, c3, c4: the null-reward runs
 
@@ -203,15 +158,6 @@ def signs(cells: pd.DataFrame, params: Params) -> Evidence:
 def _plain(cells: pd.DataFrame, optimizer: str, metric: str = "entropy") -> pd.DataFrame:
     """Slopes of the null runs of the plain learner without ratios."""
     return slopes(cells, metric, group="null", optimizer=optimizer, learner="plain", ratio="none")
-
-
-def coefficients(table: pd.DataFrame, sampler: str) -> pd.Series:
-    """Return each unit's regression coefficient of the slope on the shift."""
-    own = table[table["sampler"] == sampler]
-    centred = own["shift"] - own.groupby("unit")["shift"].transform("mean")
-    parts = own.assign(top=centred * own["slope"], below=centred**2)
-    sums = parts.groupby("unit")[["top", "below"]].sum()
-    return sums["top"] / sums["below"]
 
 
 def linearity(cells: pd.DataFrame, params: Params) -> Evidence:
@@ -414,21 +360,6 @@ def _c5_note(
         low, high = t_interval(series)
         shown.append(f"{name} {series.mean():+.4f} ({low:+.4f} to {high:+.4f})")
     return f"{task}: {'; '.join(shown)}; order of slopes, adjusted p {adjusted:.3g}."
-
-
-def explosion_times(cells: pd.DataFrame, steps: int) -> pd.DataFrame:
-    """Return the step at which each run's entropy first exceeds its start by `EXPLODED`.
-
-    Returns
-    -------
-    DataFrame
-        Index unit, one column per arm; ``steps`` where it never does (censored).
-    """
-    rows = values(cells, "entropy", group="explode")
-    wide = rows.pivot_table(index=["arm", "unit"], columns="step", values="value")
-    over = wide.sub(wide[0], axis=0) > EXPLODED
-    first = over.idxmax(axis=1).where(over.any(axis=1), steps)
-    return first.unstack("arm").astype(float)
 
 
 def explosion(cells: pd.DataFrame, params: Params) -> Evidence:

@@ -45,12 +45,15 @@ def null_arms(shifts: list[float], optimizer: str) -> list[Arm]:
 
 
 def learn_arms() -> list[Arm]:
-    """Return the arms with a real reward, for each variant of the task."""
+    """Return the arms with a real reward, for each variant of the task.
+
+    Under exact sampling ``sharp`` is ``zeronet``: there is no gap to weigh by.
+    """
     arms = []
     for sampler in ("topp", "exact"):
-        arms += [Arm(sampler, rule) for rule in ("fail", "mask", "zeronet", "sharp")]
+        arms += [Arm(sampler, rule) for rule in ("fail", "mask", "zeronet")]
         arms.append(Arm(sampler, "fail", norm="seq_mean"))
-    return [*arms, Arm("topp", "fail", learner="renorm")]
+    return [*arms, Arm("topp", "sharp"), Arm("topp", "fail", learner="renorm")]
 
 
 def explode_arms() -> list[Arm]:
@@ -58,5 +61,4 @@ def explode_arms() -> list[Arm]:
     arms = []
     for sampler in ("narrow", "exact"):
         arms += [Arm(sampler, "fail"), Arm(sampler, "zeronet"), Arm(sampler, "zeronet", 0.05)]
-        arms.append(Arm(sampler, "sharp"))
-    return [*arms, Arm("narrow", "fail", learner="renorm")]
+    return [*arms, Arm("narrow", "sharp"), Arm("narrow", "fail", learner="renorm")]

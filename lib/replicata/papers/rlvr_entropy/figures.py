@@ -6,7 +6,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from replicata.papers.rlvr_entropy.analysis import (
+from replicata.papers.rlvr_entropy.estimates import (
     EXPLODED,
     slopes,
     t_interval,
@@ -149,7 +149,8 @@ def slope_caption(rows: pd.DataFrame, params: Params) -> str:
     return (
         f"Entropy slope over {params.null.steps} updates of the null task against the shift, mean "
         f"with 95 % t interval over {rows['unit'].nunique()} paired seeds; lines are least "
-        "squares. Markers are set apart sideways. Importance ratios keep the kept mass's share of the drift "
+        "squares. Markers are set apart sideways. Importance ratios keep the kept mass's share of "
+        "the drift "
         "(visible under SGD; Adam divides a constant factor out), renormalising the learner "
         "removes it."
     )
@@ -203,7 +204,8 @@ def decomposition_caption(rows: pd.DataFrame, params: Params) -> str:
     table = terms(rows)
     return (
         "Left: mean contribution of each term to the first-order change of entropy under top-p "
-        f"0.9, with 95 % t interval over {table['unit'].nunique()} seeds; below 0 sharpens. Right: the "
+        f"0.9, with 95 % t interval over {table['unit'].nunique()} seeds; below 0 sharpens. "
+        "Right: the "
         "entropy at the same states before and after each update, in twelve bins of the predicted "
         f"change, with 95 % interval over updates ({len(table)} in all; they are not independent). "
         "Each state's prediction is exact to first order; shared parameters and Adam set the scale."
@@ -220,13 +222,14 @@ def long_runs(rows: pd.DataFrame, params: Params) -> Figure:
         for rule, (label, colour, style) in RULES.items():
             part = own[own["arm"] == f"{sampler}-{rule}"]
             wide = part.pivot_table(index="step", columns="unit", values="value")
-            _band(panel, wide, color=colour, ls=style, label=label)
+            if len(wide):
+                _band(panel, wide, color=colour, ls=style, label=label)
         start = own[own["step"] == 0]["value"].mean()
         panel.axhline(start + EXPLODED, color=GREY, lw=0.8)
         panel.set(xlabel="update", title=title)
     axes[0].text(0, start + EXPLODED, " start + 0.5 nats", fontsize=7, va="bottom", color=GREY)
     axes[0].set_ylabel("learner's entropy, nats a token")
-    axes[1].legend(fontsize=8)
+    axes[0].legend(fontsize=8)
     return figure
 
 
