@@ -6,8 +6,10 @@ causal language model become one model: the code that runs is transformers' own 
 leading axis of size M. The batch has M * B rows; rows ``m*B`` to ``(m+1)*B`` belong to policy m.
 Policies do not share anything: the gradient of the sum of their losses is each policy's own.
 
-    >>> stacked = stack_policies(model, 24)
-    >>> stacked.generate(prompts.repeat(24, 1))      # 24 policies, one call
+::
+
+    stacked = stack_policies(model, 24)
+    stacked.generate(prompts.repeat(24, 1))  # 24 policies, one call
 """
 
 from collections.abc import Iterable
@@ -35,7 +37,11 @@ class StackedLinear(nn.Module):
 
 
 class StackedEmbedding(nn.Module):
-    """``nn.Embedding`` for M policies; ``weight`` has shape (M, V, d)."""
+    """``nn.Embedding`` for M policies; ``weight`` has shape (M, V, d).
+
+    It has no ``padding_idx``: where a padding token is an input whose successors count in the loss,
+    its row is trained like any other.
+    """
 
     def __init__(self, weight: nn.Parameter) -> None:
         super().__init__()
