@@ -79,7 +79,8 @@ def test_ties_at_the_cut_do_not_matter():
         kept = torch.zeros(5, dtype=torch.bool)
         kept[[0, *pair]] = True
         gaps.append(float(sharpness_gap(p, sampler_log_probs(logits, kept, 1.0).exp())))
-    assert max(gaps) - min(gaps) < 1e-15 and gaps[0] > 0
+    assert max(gaps) - min(gaps) < 1e-15
+    assert gaps[0] > 0
 
 
 @settings(max_examples=100, deadline=None)
@@ -174,7 +175,8 @@ def test_zeronet_has_no_net_advantage_and_sharp_no_mismatch_in_any_group(seed):
     weights = token_weights(made.mask, "token").double()
     advantage, kept = advantages(made, "zeronet")
     net = in_groups((weights * advantage[:, None]).sum(-1), 4).sum(-1)
-    assert net.abs().max() < 1e-6 and kept.all()
+    assert net.abs().max() < 1e-6
+    assert kept.all()
     advantage, _ = advantages(made, "sharp")
     mismatch = in_groups((weights * advantage[:, None] * made.gap).sum(-1), 4).sum(-1)
     assert mismatch.abs().max() < 1e-6
@@ -196,9 +198,11 @@ def test_group_means_by_hand():
         group_size=4,
     )
     fail, everyone = advantages(made, "fail")
-    assert fail.tolist() == [0.5, -0.5, 0.5, -0.5] and everyone.all()
+    assert fail.tolist() == [0.5, -0.5, 0.5, -0.5]
+    assert everyone.all()
     mask, kept = advantages(made, "mask")
-    assert mask[kept].tolist() == [0.5, 0.5, -0.5] and kept.tolist() == [True, False, True, True]
+    assert mask[kept].tolist() == [0.5, 0.5, -0.5]
+    assert kept.tolist() == [True, False, True, True]
     inside, _ = advantages(made, "mask_kept")
     assert inside.tolist() == pytest.approx([1 / 3, -2 / 3, 1 / 3, -2 / 3])
     nets = net_advantages(made)  # lengths 1, 3, 2, 1
@@ -233,7 +237,9 @@ def test_padding_and_order_change_nothing(rule):
     )
     assert torch.allclose(advantages(made, rule)[0], advantages(padded, rule)[0])
     order = torch.tensor([2, 0, 3, 1, 4, 5, 7, 6, 11, 10, 9, 8])
-    shuffled = Batch(made.rewards[order], made.overlong[order], made.mask[order], made.gap[order], 4)
+    shuffled = Batch(
+        made.rewards[order], made.overlong[order], made.mask[order], made.gap[order], 4
+    )
     expected, kept = advantages(made, rule)
     found, found_kept = advantages(shuffled, rule)
     assert torch.allclose(found, expected[order], atol=1e-6)
@@ -311,7 +317,7 @@ def test_a_renormalised_learner_needs_a_recorded_kept_set():
 
 
 def test_sharp_refuses_a_shift():
-    with pytest.raises(UsageError, match="rule sharp with shift 0.1, expected no shift"):
+    with pytest.raises(UsageError, match=r"rule sharp with shift 0\.1, expected no shift"):
         advantages(batch(), "sharp", shift=0.1)
 
 

@@ -102,5 +102,7 @@ def test_a_bad_setting_is_named(bad, message):
 def test_hidden_settings_of_a_checkpoint_are_listed():
     shipped = GenerationConfig(top_k=20, top_p=0.95, temperature=0.6)
     found = " ".join(hidden_settings(shipped))
-    assert "top_k is 20" in found and "top_p is 0.95" in found and "temperature is 0.6" in found
+    assert "top_k is 20" in found
+    assert "top_p is 0.95" in found
+    assert "temperature is 0.6" in found
     assert hidden_settings(GenerationConfig(top_k=0, top_p=1.0, temperature=1.0)) == []

@@ -19,7 +19,8 @@ TASK = Task(fillers=6, max_length=12, mean_filler=4.0, right_short=1.0, right_lo
 
 def test_prompts_are_split_once_and_for_all():
     other = Task(fillers=2, max_length=5, mean_filler=1.0, right_short=0.5, right_long=0.5)
-    assert TASK.train_prompts.shape == (80, 3) and TASK.test_prompts.shape == (20, 3)
+    assert TASK.train_prompts.shape == (80, 3)
+    assert TASK.test_prompts.shape == (20, 3)
     pairs = {tuple(row) for row in torch.cat([TASK.train_prompts, TASK.test_prompts]).tolist()}
     assert len(pairs) == 100
     assert torch.equal(TASK.test_prompts, other.test_prompts)
@@ -29,7 +30,8 @@ def test_demonstrations_verify_as_often_as_they_should():
     sequences, weights = TASK.demonstrations(20_000, np.random.default_rng(0))
     prompts, tokens = sequences[:, :3], sequences[:, 3:]
     mask, overlong = response_mask(tokens)
-    assert torch.equal(mask, weights[:, 3:] > 0) and (weights[:, :3] == 0).all()
+    assert torch.equal(mask, weights[:, 3:] > 0)
+    assert (weights[:, :3] == 0).all()
     length = mask.sum(-1) - 3  # of the filler
     # Over-long: the filler and its tail do not fit, a geometric tail probability.
     assert abs(overlong.float().mean() - 0.8**10) < 0.01

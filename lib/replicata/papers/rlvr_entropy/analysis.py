@@ -238,7 +238,7 @@ def _probe_note(cells: pd.DataFrame) -> str:
 
 def ratios(cells: pd.DataFrame, params: Params) -> Evidence:
     """c4: what importance ratios keep of the drift."""
-    table = slopes(cells, group="null", optimizer="sgd")
+    table = slopes(cells, group="null", optimizer="sgd", learner="plain")
     kept, plain, cool_kept, cool_plain = (
         contrast(table, sampler=sampler, ratio=ratio)
         for sampler in ("topp", "cool")
@@ -254,17 +254,18 @@ def ratios(cells: pd.DataFrame, params: Params) -> Evidence:
         ),
     )
     cool = tost_paired(cool_kept, MARGIN * abs(cool_plain.mean()), ALPHA)
-    where = {"group": "null", "optimizer": "sgd", "sampler": "topp", "ratio": "none"}
+    where = {"group": "null", "optimizer": "sgd", "sampler": "topp", "learner": "plain"}
+    where["ratio"] = "none"
     mass = values(cells, "gap_kept_mass", **where)["value"].mean()
     plain_mass = values(cells, "kept_mass", **where)["value"].mean()
     identity = max(
         values(cells, metric)["value"].max()
         for metric in ("kept_mass_error", "drift_ratio_error", "removed_error")
     )
-    adam = slopes(cells, group="null", optimizer="adam")
+    adam = slopes(cells, group="null", optimizer="adam", learner="plain")
     adam_ratio = (
-        contrast(adam, sampler="topp", ratio="sampler", learner="plain").mean()
-        / contrast(adam, sampler="topp", ratio="none", learner="plain").mean()
+        contrast(adam, sampler="topp", ratio="sampler").mean()
+        / contrast(adam, sampler="topp", ratio="none").mean()
     )
     return Evidence(
         quantities={
