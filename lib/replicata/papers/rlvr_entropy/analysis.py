@@ -14,6 +14,7 @@ from replicata.papers.rlvr_entropy.estimates import (
     coefficients,
     contrast,
     explosion_times,
+    paired_terms,
     slopes,
     t_interval,
     terms,
@@ -95,7 +96,15 @@ def remainder(cells: pd.DataFrame, params: Params) -> Evidence:
         pairs = ", ".join(f"{name} {fit.params[name]:.2f}" for name in names)
         notes.append(
             f"Runs, {sampler}: measured change of an update on the terms, coefficients {pairs}; "
-            f"R² {fit.rsquared:.2f} over {len(part)} updates (expected sign: negative)."
+            f"R² {fit.rsquared:.2f} over {len(part)} updates (to first order each is negative)."
+        )
+    paired = paired_terms(cells).xs("topp", level="sampler")
+    if paired["mismatch"].std() > 0:
+        notes.append(
+            "Exploratory: against zeronet of the same seed, first updates, top-p, the measured "
+            f"difference correlates {paired.corr().loc['mismatch', 'change']:.2f} with the "
+            f"predicted mismatch and {paired.corr().loc['signal', 'change']:.2f} with the signal "
+            f"({len(paired)} differences)."
         )
     return Evidence(
         quantities={

@@ -86,6 +86,34 @@ def terms(cells: pd.DataFrame) -> pd.DataFrame:
     return wide.assign(net_term=wide["net"] * wide["mean_gap"], change=wide["entropy_change"])
 
 
+#: Updates during which the arms of a seed still see nearly the same rollouts.
+EARLY = 5
+
+
+def paired_terms(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return the terms and the measured change of early updates, minus those of ``zeronet``.
+
+    Arms of a seed start from the same weights, prompts and noise, so that in the first `EARLY`
+    updates the differences come from the baseline and not from the states.
+
+    Returns
+    -------
+    DataFrame
+        Index sampler, task, unit, step, rule, norm; columns ``mismatch`` and ``signal`` (what they
+        do to the entropy per unit step, so with the minus sign) and ``change`` (measured).
+    """
+    table = terms(cells)
+    table = table[table["step"] < EARLY]
+    table = table.assign(
+        mismatch=-(table["net_term"] + table["covariance"]), signal=-table["signal"]
+    )
+    keys = ["sampler", "task", "unit", "step"]
+    own = table.set_index([*keys, "rule", "norm"])[["mismatch", "signal", "change"]]
+    base = own.xs(("zeronet", "token"), level=("rule", "norm"))
+    rest = own.drop("zeronet", level="rule")
+    return rest - base.reindex(rest.index.droplevel(["rule", "norm"])).to_numpy()
+
+
 def accuracy_differences(cells: pd.DataFrame) -> pd.DataFrame:
     """Return held-out accuracy minus that of ``fail`` with the same sampler, in points.
 

@@ -5,9 +5,12 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from replicata.papers.rlvr_entropy.estimates import (
+    EARLY,
     EXPLODED,
+    paired_terms,
     slopes,
     t_interval,
     terms,
@@ -46,10 +49,14 @@ def _axes(
 
 
 def _band(axes: Axes, wide: pd.DataFrame, **style: object) -> None:
-    """Draw the mean over columns (units) with its 95 % t interval."""
-    ends = wide.apply(lambda row: pd.Series(t_interval(row)), axis=1)
-    axes.fill_between(wide.index, ends[0], ends[1], color=style["color"], alpha=0.15, lw=0)
+    """Draw the mean over columns (units) with its 95 % percentile bootstrap interval."""
+    rng = np.random.default_rng(0)
+    drawn = rng.integers(wide.shape[1], size=(1000, wide.shape[1]))
+    means = wide.to_numpy()[:, drawn].mean(-1)
+    low, high = np.percentile(means, [2.5, 97.5], axis=1)
+    axes.fill_between(wide.index, low, high, color=style["color"], alpha=0.15, lw=0)
     axes.plot(wide.index, wide.mean(axis=1), **style)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
 
 def gap_by_sampler(rows: pd.DataFrame, params: Params) -> Figure:
@@ -181,34 +188,34 @@ def decomposition(rows: pd.DataFrame, params: Params) -> Figure:
     left.axhline(0, color=BLACK, lw=0.8)
     left.set_ylabel("contribution to dH per unit step, nats")
     left.legend(fontsize=8)
-    for sampler, colour, marker in (("exact", BLACK, "^"), ("topp", BLUE, "o")):
-        part = table[table["sampler"] == sampler].copy()
-        part["predicted"] = -(part["signal"] + part["net_term"] + part["covariance"])
-        part["bin"] = pd.qcut(part["predicted"], 12, duplicates="drop")
-        binned = part.groupby("bin", observed=True)[["predicted", "change"]]
-        mean, error = binned.mean(), binned.sem()["change"]
-        right.errorbar(
-            mean["predicted"], mean["change"], yerr=1.96 * error, fmt=marker, color=colour,
-            ms=4, capsize=2, label={"exact": "exact sampling", "topp": "top-p 0.9"}[sampler],
+    paired = paired_terms(rows).xs("topp", level="sampler").reset_index()
+    marks = (("fail", RED, "o"), ("mask", BLUE, "^"), ("sharp", BLACK, "s"))
+    for rule, colour, marker in marks:
+        part = paired[(paired["rule"] == rule) & (paired["norm"] == "token")]
+        right.scatter(
+            1e3 * part["mismatch"], 1e3 * part["change"], s=14, color=colour, marker=marker,
+            alpha=0.6, lw=0, label=rule,
         )  # fmt: skip
     right.axhline(0, color=BLACK, lw=0.8)
     right.axvline(0, color=BLACK, lw=0.8)
-    right.set(xlabel="predicted: -(signal + N·S̄ + Cov), nats per unit step")
-    right.set_ylabel("measured change of an update, nats")
+    right.xaxis.set_major_locator(MaxNLocator(6))
+    right.set(xlabel="predicted mismatch, minus zero-net's, 1e-3 nats per unit step")
+    right.set_ylabel("measured change, minus zero-net's, 1e-3 nats")
     right.legend(fontsize=8)
     return figure
 
 
 def decomposition_caption(rows: pd.DataFrame, params: Params) -> str:
     """Caption of F4."""
-    table = terms(rows)
+    table, paired = terms(rows), paired_terms(rows).xs("topp", level="sampler")
     return (
         "Left: mean contribution of each term to the first-order change of entropy under top-p "
         f"0.9, with 95 % t interval over {table['unit'].nunique()} seeds; below 0 sharpens. "
-        "Right: the "
-        "entropy at the same states before and after each update, in twelve bins of the predicted "
-        f"change, with 95 % interval over updates ({len(table)} in all; they are not independent). "
-        "Each state's prediction is exact to first order; shared parameters and Adam set the scale."
+        f"Right: top-p 0.9, the first {EARLY} updates, when arms of a seed see nearly the same "
+        "rollouts: predicted mismatch and measured change at the same states before and after "
+        "the update, both minus zero-net's of the same seed (correlation "
+        f"{paired.corr().loc['mismatch', 'change']:.2f}, {len(paired)} differences, seq_mean "
+        "included). Shared parameters and Adam set the scale."
     )
 
 
@@ -240,8 +247,8 @@ FIGURES = {
         entropy_by_shift,
         lambda rows, params: (
             "Null reward (a fair coin): mean entropy at visited states by net-advantage shift, "
-            f"with 95 % t interval over {rows['unit'].nunique()} seeds. Arms of a seed share "
-            "prompts, noise and coins."
+            f"with 95 % bootstrap interval over {rows['unit'].nunique()} seeds. Arms of a seed "
+            "share prompts, noise and coins."
         ),
     ),
     "f3_slope": (["null"], slope_by_shift, slope_caption),
@@ -250,8 +257,8 @@ FIGURES = {
         ["explode"],
         long_runs,
         lambda rows, params: (
-            f"The hard task over {params.explode.steps} updates, mean with 95 % t interval over "
-            f"{rows['unit'].nunique()} seeds. Grey: where a run counts as exploded."
+            f"The hard task over {params.explode.steps} updates, mean with 95 % bootstrap interval "
+            f"over {rows['unit'].nunique()} seeds. Grey: where a run counts as exploded."
         ),
     ),
 }
