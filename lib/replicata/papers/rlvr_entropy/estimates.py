@@ -162,5 +162,5 @@ def remedies(cells: pd.DataFrame) -> pd.DataFrame:
             "net advantage N": wide["net"].mean(),
             "prompts": len(wide),
         }
-    table = pd.DataFrame(found).T.astype({"prompts": int})
-    return table.round(3) + 0.0  # no negative zero
+    table = pd.DataFrame(found).T.round(3) + 0.0  # no negative zero
+    return table.astype({"prompts": int})
