@@ -1,0 +1,1 @@
+"""Training: what TRL and transformers don't give, and only that."""
