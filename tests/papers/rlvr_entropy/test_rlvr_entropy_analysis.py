@@ -180,7 +180,8 @@ def test_c5(change, expected, params):
 def terms_table():
     rng, rows = np.random.default_rng(2), []
     for unit in range(SEEDS):
-        for arm in (Arm("topp", "fail"), Arm("exact", "fail")):
+        arms = [Arm(sampler, rule) for sampler in ("topp", "exact") for rule in ("fail", "zeronet")]
+        for arm in arms:
             drawn = {m: rng.normal(0, 0.01, STEPS) for m in ("signal", "net", "covariance")}
             gap = np.full(STEPS, 0.5 if arm.sampler == "topp" else 0.0)
             drawn["covariance"] *= arm.sampler == "topp"
