@@ -7,7 +7,7 @@ import torch
 from datasets import Dataset
 from transformers.trainer_utils import set_seed
 
-from replicata.errors import UsageError
+from replicata.errors import ResourceError, UsageError
 from replicata.models import load_model
 from replicata.papers.rlvr_entropy import grpo_study
 from replicata.papers.rlvr_entropy.arms import Arm
@@ -144,3 +144,20 @@ def test_trl_takes_every_sampling_field_from_the_arm(tmp_path):
     assert (own.top_k, own.top_p, own.temperature, own.do_sample) == (20, 0.95, 1.0, True)
     exact = trainer(Arm("exact", "fail"), tmp_path).generation_config
     assert (exact.top_k, exact.top_p, exact.temperature) == (0, 1.0, 1.0)
+
+
+def test_the_arms_of_a_paper_cell_run_one_after_the_other(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "1 + 1 =", "answer": "2"}\n{"prompt": "2 + 2 =", "answer": "4"}\n')
+    own = OWN.model_copy(update={"prompts_path": str(path)})
+    arms = [Arm("shipped", "zeronet", 0.1), Arm("exact", "zeronet", 0.1)]
+    first, second = grpo_study.run_arms(own, arms, "coin", 1, "cpu", 5)
+    gap = [rows[rows["metric"] == "mean_gap"]["value"].item() for rows in (first, second)]
+    assert gap[0] > 0
+    assert gap[1] == 0
+    assert first[first["metric"] == "net"]["value"].item() == pytest.approx(0.1, abs=1e-6)
+
+
+def test_missing_prompts_are_named():
+    with pytest.raises(ResourceError, match=r"data/none\.jsonl is missing, expected a JSONL"):
+        grpo_study.run_arms(OWN, [], "coin", 1, "cpu", 5)
