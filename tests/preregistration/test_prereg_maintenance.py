@@ -6,6 +6,8 @@ import importlib
 import json
 import shutil
 import subprocess
+import sys
+import types
 
 import pytest
 from toy_repository import commit, forget, git, to_stamped
@@ -205,3 +207,25 @@ def test_a_replay_is_compared_by_the_tolerance_of_the_study(analysed):
     module.STUDY = dataclasses.replace(asked, replay=noisy, agrees=agrees)
     assert audit(analysed).status("A20") == "PASS"
     assert all(replayed == {"scores": ["0"]} != recorded for replayed, recorded in seen)
+
+
+def test_a_module_whose_file_does_not_exist_is_no_file_of_the_repository(places, monkeypatch):
+    """As torch's ``_ops.py``, which has no directory: it would lie wherever one happens to be."""
+    to_stamped(places)
+    collect(places)
+    seal(places)
+    monkeypatch.chdir(places.root)
+    study = importlib.import_module("toy_study.study")
+    ghost = types.ModuleType("ghost")
+    ghost.__file__ = "_ops.py"
+    analyse = study.STUDY.analyse
+
+    def loading(*arguments):
+        sys.modules["ghost"] = ghost
+        return analyse(*arguments)
+
+    study.STUDY = dataclasses.replace(study.STUDY, analyse=loading)
+    monkeypatch.setitem(sys.modules, "ghost", ghost)
+    monkeypatch.delitem(sys.modules, "ghost")
+    assert analyze(places)["label"] == "CONFIRMATORY"
+    assert "ghost" in sys.modules

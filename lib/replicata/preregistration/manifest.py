@@ -112,7 +112,14 @@ def differing_code(manifest: dict[str, Any], root: Path, before: set[str]) -> li
                 differing.add(path)
     for name in set(sys.modules) - before - set(manifest["modules"]):
         loaded = getattr(sys.modules.get(name), "__file__", None)
-        if loaded and loaded.endswith(".py") and _inside(Path(loaded), root):
+        # Some libraries name files that do not exist, such as torch's "_ops.py", which would lie
+        # wherever the analysis is run.
+        if (
+            loaded
+            and loaded.endswith(".py")
+            and Path(loaded).is_file()
+            and _inside(Path(loaded), root)
+        ):
             differing.add(f"{Path(loaded).resolve().relative_to(root.resolve())} (not frozen)")
     return sorted(differing)
 
