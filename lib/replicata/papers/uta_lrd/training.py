@@ -1,0 +1,135 @@
+"""One training run under one schedule, with checkpoints that resume bit for bit."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from replicata.papers.uta_lrd.method import UTASchedule
+from replicata.workflow.files import atomic_write
+
+#: (inputs, targets) of a step; a step's batch depends on the step alone, so a resume finds it.
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass
+class RunLog:
+    """What a run leaves: learning rates, the training losses, and CPU-seconds."""
+
+    lr: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    schedule_seconds: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is trained, on what, and how.
+
+    Attributes
+    ----------
+    loss
+        Mean loss of a model on a batch.
+    batch_at
+        The batch of a step.
+    probe
+        The fixed batch of the schedule's boundaries.
+    clip
+        Largest gradient norm.
+    bf16
+        Autocast the forward to bfloat16.
+    checkpoint, every
+        Where, and after how many steps, the state is saved; None for no checkpoints.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    schedule: LRScheduler
+    loss: Callable[[nn.Module, Batch], torch.Tensor]
+    batch_at: Callable[[int], Batch]
+    probe: Batch
+    steps: int
+    clip: float = 1.0
+    bf16: bool = False
+    device: str = "cpu"
+    checkpoint: Path | None = None
+    every: int = 0
+
+
+def train(run: Run, stop_at: int | None = None) -> RunLog:
+    """Train to the budget (or to ``stop_at``), from the checkpoint where there is one."""
+    log, start = RunLog(), 0
+    if run.checkpoint is not None and run.checkpoint.is_file():
+        start = load(run, log)
+    run.model.train()
+    began = time.process_time()
+    for step in range(start, run.steps if stop_at is None else stop_at):
+        run.optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(run.device.split(":")[0], torch.bfloat16, enabled=run.bf16):
+            loss = run.loss(run.model, run.batch_at(step))
+        loss.backward()
+        nn.utils.clip_grad_norm_(run.model.parameters(), run.clip)
+        log.lr.append(run.optimizer.param_groups[0]["lr"])
+        run.optimizer.step()
+        value = loss.item()
+        log.losses.append(value)
+        before = time.process_time()
+        advance(run, value)
+        log.schedule_seconds += time.process_time() - before
+        if run.checkpoint is not None and run.every and (step + 1) % run.every == 0:
+            save(run, log, step + 1)
+    log.seconds += time.process_time() - began
+    return log
+
+
+def advance(run: Run, loss: float) -> None:
+    """Step the schedule; all that UTA adds to a training loop is the inner block."""
+    schedule = run.schedule
+    if isinstance(schedule, UTASchedule):
+        schedule.observe(loss)
+        if schedule.needs_probe():
+            now = evaluate(run, run.probe)
+            with schedule.averaged():
+                averaged = evaluate(run, run.probe)
+            schedule.probe(now, averaged)
+    schedule.step()
+
+
+@torch.no_grad()
+def evaluate(run: Run, batch: Batch) -> float:
+    """Return the mean loss on a batch, without dropout."""
+    run.model.eval()
+    with torch.autocast(run.device.split(":")[0], torch.bfloat16, enabled=run.bf16):
+        loss = run.loss(run.model, batch).item()
+    run.model.train()
+    return loss
+
+
+def save(run: Run, log: RunLog, step: int) -> None:
+    """Write the state whole or not at all."""
+    state = {
+        "step": step,
+        "model": run.model.state_dict(),
+        "optimizer": run.optimizer.state_dict(),
+        "schedule": run.schedule.state_dict(),
+        "rng": torch.get_rng_state(),
+        "lr": log.lr,
+        "losses": log.losses,
+    }
+    with atomic_write(run.checkpoint) as path:
+        torch.save(state, path)
+
+
+def load(run: Run, log: RunLog) -> int:
+    """Restore a run and its log; return the next step."""
+    state = torch.load(run.checkpoint, map_location=run.device, weights_only=True)
+    run.model.load_state_dict(state["model"])
+    run.optimizer.load_state_dict(state["optimizer"])
+    run.schedule.load_state_dict(state["schedule"])
+    torch.set_rng_state(state["rng"].cpu())
+    log.lr, log.losses = state["lr"], state["losses"]
+    return state["step"]
