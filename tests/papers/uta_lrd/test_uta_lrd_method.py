@@ -181,12 +181,20 @@ def test_the_average_is_an_exponential_one_and_the_weights_come_back() -> None:
 
 @pytest.mark.parametrize(
     ("name", "theirs", "more"),
-    [("cosine", "cosine_with_min_lr", {"min_lr_rate": 0.0}), ("linear", "linear", {})],
+    [
+        ("cosine", "cosine_with_min_lr", {"min_lr_rate": 0.0}),
+        ("linear", "linear", {}),
+        (
+            "wsd20",
+            "warmup_stable_decay",
+            {"num_decay_steps": 12, "num_stable_steps": 48, "decay_type": "linear"},
+        ),
+    ],  # fmt: skip
 )
 def test_baselines_are_transformers_own(name: str, theirs: str, more: dict) -> None:
-    ours = make_baseline(name, optimizer(), 60, 6, 0.0)
-    peer = get_scheduler(theirs, optimizer(), 6, 60, scheduler_specific_kwargs=more)
-    for _ in range(60):
+    ours = make_baseline(name, optimizer(), 66, 6, 0.0)
+    peer = get_scheduler(theirs, optimizer(), 6, 66, scheduler_specific_kwargs=more)
+    for _ in range(66):
         assert ours.get_last_lr() == [pytest.approx(peer.get_last_lr()[0], abs=1e-12)]
         for one in (ours, peer):
             one.optimizer.step()

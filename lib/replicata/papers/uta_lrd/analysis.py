@@ -203,7 +203,7 @@ def overhead(cells: pd.DataFrame, params: Params) -> Evidence:
         notes=[
             f"{group}: {value:.2%}." for group, value in both["uta"].groupby("group").mean().items()
         ],
-        scale_note="The share falls as 1/steps: eight probes against 300 or 600 small steps here.",
+        scale_note="The share falls as 1/steps: eight probes against a few hundred small steps here.",
     )  # fmt: skip
 
 
@@ -291,7 +291,7 @@ def components(cells: pd.DataFrame, params: Params) -> Evidence:
     """c9: full UTA against UTA without each component."""
     table = wide(cells, "sweep", final_ratio=params.final_ratio)
     found = against(table, ABLATED, params)
-    others = against(table, ("uta_m1", "uta_scale", "uta_lin", "wsd50"), params)
+    others = against(table, ("uta_m1", "uta_scale", "uta_lin", "wsd20"), params)
     smallest = min(1.0, found["smallest_p"].iloc[0] * len(found))
     rival = found["mean"].idxmax()
     return Evidence(

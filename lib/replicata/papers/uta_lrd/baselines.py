@@ -1,7 +1,9 @@
 """The schedules it is compared with: transformers' where it has them, and the closed forms.
 
 A closed form takes progress p in [0, 1] after warmup and gives f; all arms share the warmup t/W and
-the final ratio r, so that the comparison is about the shape alone.
+the final ratio r, so that the comparison is about the shape alone. transformers' WSD starts its
+warmup at r and its linear schedule ends at 0, so these are closed forms here; the tests compare
+them with transformers' at r = 0.
 """
 
 import math
@@ -10,10 +12,7 @@ from functools import partial
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
-from transformers.optimization import (
-    get_cosine_with_min_lr_schedule_with_warmup,
-    get_wsd_schedule,
-)
+from transformers.optimization import get_cosine_with_min_lr_schedule_with_warmup
 
 
 def linear(p: float) -> float:
@@ -66,16 +65,6 @@ def make_baseline(
     if name == "cosine":
         return get_cosine_with_min_lr_schedule_with_warmup(
             optimizer, warmup, total_steps, min_lr_rate=final_ratio
-        )
-    if name.startswith("wsd"):
-        decay = round(int(name[3:]) / 100 * (total_steps - warmup))
-        return get_wsd_schedule(
-            optimizer,
-            warmup,
-            decay,
-            num_stable_steps=total_steps - warmup - decay,
-            decay_type="linear",
-            min_lr_ratio=final_ratio,
         )
     shape = SHAPES[name]
 

@@ -205,7 +205,7 @@ def robustness_caption(rows: pd.DataFrame, params: Params) -> str:
     n = losses(rows, "sweep")["unit"].nunique()
     return (
         f"Held-out loss, nats per byte, mean over n = {n} test seeds; dark is high. The intervals of "
-        "the ranges are in the verdicts c6 to c8. Middle and right: 200 steps at one peak (cpu)."
+        "the ranges are in the verdicts c6 to c8. Middle and right: one peak, fewer steps."
     )
 
 
