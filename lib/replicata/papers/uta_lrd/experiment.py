@@ -54,7 +54,7 @@ class ModelParams(StrictParams):
 
 
 class StudyParams(StrictParams):
-    """A group of training runs; ``peaks`` are tried on ``tuning`` seeds too, where there are any."""
+    """A group of training runs; ``tuning`` seeds choose among ``peaks``, where there are several."""
 
     arms: tuple[str, ...]
     peaks: tuple[float, ...]

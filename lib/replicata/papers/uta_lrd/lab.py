@@ -69,8 +69,13 @@ class Problem:
         return float(1 / self.rate.max())
 
 
-def problems(betas: tuple[float, ...], sources: tuple[float, ...], noises: tuple[float, ...],
-             kinds: tuple[str, ...] = ("sgd", "adam"), modes: int = 200) -> list[Problem]:  # fmt: skip
+def problems(
+    betas: tuple[float, ...],
+    sources: tuple[float, ...],
+    noises: tuple[float, ...],
+    kinds: tuple[str, ...] = ("sgd", "adam"),
+    modes: int = 200,
+) -> list[Problem]:
     """Return all combinations."""
     return [Problem(*p, modes) for p in product(kinds, betas, sources, noises)]
 

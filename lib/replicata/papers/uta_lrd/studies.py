@@ -118,8 +118,17 @@ def get_corpus(own: ModelParams, shifted: bool = False) -> data.Corpus:
     return data.standard_library(shifted)
 
 
-def lm_run(params: Params, corpus: data.Corpus, name: str, seed: int, peak: float, steps: int,
-           batch: int, final_ratio: float, model: LlamaForCausalLM | None = None) -> Run:  # fmt: skip
+def lm_run(
+    params: Params,
+    corpus: data.Corpus,
+    name: str,
+    seed: int,
+    peak: float,
+    steps: int,
+    batch: int,
+    final_ratio: float,
+    model: LlamaForCausalLM | None = None,
+) -> Run:
     """Return a run: weights and data order depend on ``seed`` alone, never on the arm."""
     own, device = params.model, params.device
     model = (model or make_model(own, seed)).to(device)
