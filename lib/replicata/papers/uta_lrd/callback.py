@@ -10,7 +10,13 @@ The trainer saves and restores the schedule as it does any other.
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, TrainerCallback
+from transformers import (
+    PreTrainedModel,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
 from replicata.papers.uta_lrd.method import UTASchedule
 
@@ -31,16 +37,30 @@ class UTACallback(TrainerCallback):
         self._micro: list[float] = []
         self._hook: Any = None
 
-    def on_train_begin(self, args, state, control, model: PreTrainedModel, **kwargs) -> None:
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: PreTrainedModel,
+        **kwargs: Any,
+    ) -> None:
         """Watch the losses of the micro-batches: trainers do not hand them to callbacks."""
 
-        def record(module, inputs, output) -> None:
+        def record(module: torch.nn.Module, inputs: Any, output: Any) -> None:
             if module.training and getattr(output, "loss", None) is not None:
                 self._micro.append(output.loss.detach())
 
         self._hook = model.register_forward_hook(record)
 
-    def on_optimizer_step(self, args, state, control, model: PreTrainedModel, **kwargs) -> None:
+    def on_optimizer_step(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: PreTrainedModel,
+        **kwargs: Any,
+    ) -> None:
         """Observe the mean loss of the step's micro-batches, and probe at a boundary."""
         if not self._micro:
             raise ValueError("the model's output has no loss, expected one: pass labels.")
@@ -52,7 +72,13 @@ class UTACallback(TrainerCallback):
                 averaged = self._loss(model)
             self.schedule.probe(now, averaged)
 
-    def on_train_end(self, args, state, control, **kwargs) -> None:
+    def on_train_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
         """Stop watching."""
         if self._hook is not None:
             self._hook.remove()

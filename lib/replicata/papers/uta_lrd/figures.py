@@ -29,17 +29,19 @@ STYLES = {
 }
 
 
-def _axes(columns: int, width: float, height: float, **kwargs) -> tuple[Figure, list[Axes]]:
+def _axes(
+    columns: int, width: float, height: float, sharey: bool = False
+) -> tuple[Figure, list[Axes]]:
     with sns.axes_style("whitegrid"):
         figure = Figure(figsize=(width, height), layout="constrained")
-        axes = figure.subplots(1, columns, squeeze=False, **kwargs)[0]
+        axes = figure.subplots(1, columns, squeeze=False, sharey=sharey)[0]
     return figure, list(axes)
 
 
-def _line(axes: Axes, x, y, arm: str, **more: object) -> None:
+def _line(axes: Axes, x: pd.Series | pd.Index, y: pd.Series, arm: str) -> None:
     label, colour, _, style = STYLES[arm]
     width = 3 if arm == "optimum" else 1.5
-    axes.plot(x, y, color=colour, ls=style, label=label, lw=width, **more)
+    axes.plot(x, y, color=colour, ls=style, label=label, lw=width)
 
 
 def laboratory(rows: pd.DataFrame, params: Params) -> Figure:
@@ -90,8 +92,8 @@ def paths(rows: pd.DataFrame, params: Params) -> Figure:
 def paths_caption(rows: pd.DataFrame, params: Params) -> str:
     """Caption of F2."""
     return (
-        "Learning rate of the numerical optimum and of three schedules at their best peak, for some "
-        "of the laboratory's problems (deterministic)."
+        "Learning rate of the numerical optimum and of three schedules at their best peak, for "
+        "some of the laboratory's problems (deterministic)."
     )
 
 
@@ -166,8 +168,8 @@ def closed_loop_caption(rows: pd.DataFrame, params: Params) -> str:
     """Caption of F4."""
     n = losses(rows, "short")["unit"].nunique()
     return (
-        "From the left: learning rate and training loss (means of all seeds at the tuned peak, short "
-        "regime); noise excess N and obtainable drift D; phi (medians). "
+        "From the left: learning rate and training loss (means of all seeds at the tuned peak, "
+        "short regime); noise excess N and obtainable drift D; phi (medians). "
         f"n = {n} test and {params.short.tuning} tuning seeds."
     )
 
