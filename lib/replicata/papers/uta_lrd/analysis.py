@@ -203,7 +203,7 @@ def overhead(cells: pd.DataFrame, params: Params) -> Evidence:
         notes=[
             f"{group}: {value:.2%}." for group, value in both["uta"].groupby("group").mean().items()
         ],
-        scale_note="The share falls as 1/steps: eight probes against a few hundred small steps here.",
+        scale_note="The share falls as 1/steps: here eight probes and some hundred small steps.",
     )  # fmt: skip
 
 

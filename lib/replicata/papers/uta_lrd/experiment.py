@@ -54,7 +54,7 @@ class ModelParams(StrictParams):
 
 
 class StudyParams(StrictParams):
-    """A group of training runs; ``tuning`` seeds choose among ``peaks``, where there are several."""
+    """A group of training runs; ``tuning`` seeds choose among several ``peaks``."""
 
     arms: tuple[str, ...]
     peaks: tuple[float, ...]

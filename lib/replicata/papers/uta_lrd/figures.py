@@ -206,7 +206,7 @@ def robustness_caption(rows: pd.DataFrame, params: Params) -> str:
     """Caption of F5."""
     n = losses(rows, "sweep")["unit"].nunique()
     return (
-        f"Held-out loss, nats per byte, mean over n = {n} test seeds; dark is high. The intervals of "
+        f"Held-out loss, nats per byte, mean over n = {n} test seeds; dark is high. Intervals of "
         "the ranges are in the verdicts c6 to c8. Middle and right: one peak, fewer steps."
     )
 
