@@ -1,5 +1,6 @@
 """One training run under one schedule, with checkpoints that resume bit for bit."""
 
+import io
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -120,8 +121,9 @@ def save(run: Run, log: RunLog, step: int) -> None:
         "lr": log.lr,
         "losses": log.losses,
     }
-    with atomic_write(run.checkpoint) as path:
-        torch.save(state, path)
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    atomic_write(run.checkpoint, buffer.getvalue())
 
 
 def load(run: Run, log: RunLog) -> int:
