@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from replicata.errors import UsageError, VerificationError
 from replicata.preregistration.canonical import canonical, parse
-from replicata.preregistration.chain import link, verify
+from replicata.preregistration.chain import genesis, link, verify
 
 # RFC 8785, section 3.2.2 and its result in section 3.2.3.
 SAMPLE = r"""{
@@ -124,3 +124,22 @@ def test_a_chain_takes_any_record_and_gives_it_back(record):
 def test_surprises_are_refused(text):
     with pytest.raises(VerificationError, match="not valid JSON"):
         parse(text, "x")
+
+
+def test_a_chain_takes_keys_in_the_order_of_rfc_8785_only():
+    """By UTF-16 units U+1F600 comes before U+FB33; by code points, as most encoders sort, after."""
+    right = canonical({"\U0001f600": 1, "\ufb33": 2, "prev": genesis("x")})
+    wrong = json.dumps(
+        {"prev": genesis("x"), "\ufb33": 2, "\U0001f600": 1},
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=False,
+    ).encode()
+    assert right != wrong
+
+    def line(body):
+        return body[:-1] + b',"hash":"' + hashlib.sha256(body).hexdigest().encode() + b'"}\n'
+
+    assert len(verify(line(right), genesis("x"), "file").records) == 1
+    with pytest.raises(VerificationError, match="canonical"):
+        verify(line(wrong), genesis("x"), "file")

@@ -57,7 +57,11 @@ def analyze(places: Places, expected_seal: str | None = None) -> dict[str, Any]:
         **computed,
         "analysed_utc": time_text(utc_now()),
         "deviations": {"count": len(deviations.records), "head": deviations.head},
-        "label": label(registration, differing_code(registration.manifest, places.root, before)),
+        "label": label(
+            registration,
+            differing_code(registration.manifest, places.root, before),
+            len(computed["exclusions"]),
+        ),
         "labels": labels(registration),
         "protocol": registration.head,
         "schema": 1,
@@ -69,9 +73,12 @@ def analyze(places: Places, expected_seal: str | None = None) -> dict[str, Any]:
     return results
 
 
-def label(registration: Registration, differing: Sequence[str]) -> str:
-    """Return what the results may be called."""
+def label(registration: Registration, differing: Sequence[str], excluded: int) -> str:
+    """Return what the results may be called, given the files that differ and the units left out."""
     reasons = []
+    units, share = registration.protocol.sample.units, registration.protocol.exclusions.max_share
+    if excluded > share * units:
+        reasons.append(f"{excluded} of {units} units excluded, more than {share:.0%}")
     if differing:
         reasons.append(f"code differs from freeze: {', '.join(differing)}")
     late = amended_after_data(registration)

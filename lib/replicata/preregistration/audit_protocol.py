@@ -11,6 +11,7 @@ from replicata.preregistration.archive import check_archive
 from replicata.preregistration.auditing import PASS, Context, Needs, Verdict
 from replicata.preregistration.authority import LABEL
 from replicata.preregistration.canonical import read_canonical
+from replicata.preregistration.deviations import undeclared
 from replicata.preregistration.manifest import differing_files
 from replicata.preregistration.opentimestamps import header_root, proof_path, read_proof
 from replicata.preregistration.places import token_path
@@ -49,11 +50,13 @@ def manifest_files(context: Context) -> Verdict:
     """A3."""
     context.needs("A2")
     registration = context.registration
-    differing = differing_files(registration.manifest, context.places.root)
-    if differing:
-        raise VerificationError(f"{', '.join(differing)}: other than frozen, or missing")
+    unknown = undeclared(registration)
+    if unknown:
+        raise VerificationError(f"{', '.join(unknown)}: other than frozen, or missing")
     check_archive(registration)
-    return PASS, f"{len(registration.manifest['files'])} files"
+    changed = differing_files(registration.manifest, context.places.root)
+    later = f"; changed since, by a listed deviation: {', '.join(changed)}" if changed else ""
+    return PASS, f"{len(registration.manifest['files'])} files{later}"
 
 
 def _stamped(context: Context) -> list[Path]:

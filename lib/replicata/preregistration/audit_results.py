@@ -7,8 +7,7 @@ from replicata.errors import RunError, VerificationError
 from replicata.preregistration.analysis import CONFIRMATORY, compute, label, labels
 from replicata.preregistration.auditing import PASS, Context, Needs, Verdict, close, fail, same
 from replicata.preregistration.canonical import canonical
-from replicata.preregistration.deviations import read_deviations
-from replicata.preregistration.manifest import differing_files
+from replicata.preregistration.deviations import read_deviations, undeclared
 from replicata.preregistration.seal import read_seal
 from replicata.workflow.files import sha256_bytes
 
@@ -113,9 +112,9 @@ def labelled(context: Context) -> Verdict:
                 f"results.json, line {_line(context, f'verdicts.{key}')}: a {registered.get(key)} "
                 "result has a verdict"
             )
-    deserved = label(
-        context.registration, differing_files(context.registration.manifest, context.places.root)
-    )
+    # What was changed by a deviation listed after the analysis did not differ when it was made.
+    differing = undeclared(context.registration, since=stored["deviations"]["count"])
+    deserved = label(context.registration, differing, len(stored["exclusions"]))
     if stored["label"] == CONFIRMATORY != deserved:
         raise VerificationError(
             f"results.json, line {_line(context, 'label')}: called {CONFIRMATORY}, but {deserved}"
@@ -128,7 +127,10 @@ def labelled(context: Context) -> Verdict:
 
 
 def replay(context: Context) -> Verdict:
-    """A20: a share of the replayable cells, chosen by hash, so that nobody chooses them."""
+    """A20: a share of the replayable cells, chosen by the records' own digest.
+
+    So whoever makes the records cannot know which ones will be asked again.
+    """
     context.needs("A10", "A12")
     ask = context.study.replay
     endpoints = context.registration.protocol.endpoints
@@ -139,13 +141,15 @@ def replay(context: Context) -> Verdict:
     ]
     if ask is None or not able:
         raise Needs("no endpoint can be replayed")
-    able.sort(key=lambda entry: hashlib.sha256(canonical(entry[3].id)).digest())
+    heads = [shard.chain.head for shard in context.shards.values()]
+    able.sort(key=lambda entry: hashlib.sha256(canonical([heads, entry[3].id])).digest())
     chosen = able[: max(1, math.ceil(context.replay_share * len(able)))]
     for shard, line, record, cell in chosen:
         try:
             response = ask(context.registration, cell, record["request"])
         except RunError as error:
             raise Needs(f"endpoint {cell.endpoint} does not run here: {error}") from None
-        if not same(response, record["response"]):
+        agrees = context.study.agrees or (lambda _, left, right: same(left, right))
+        if not agrees(context.registration, response, record["response"]):
             raise fail(shard, line, f"endpoint {cell.endpoint} now answers {cell.id!r} otherwise")
     return PASS, f"{len(chosen)} of {len(able)} cells"

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import msgspec
+
 from replicata.errors import VerificationError
 from replicata.preregistration.canonical import canonical, parse
 
@@ -128,12 +130,10 @@ def check_end(count: int, head: str, expected: tuple[int, str], shown: str) -> N
         )
 
 
-_encode = json.JSONEncoder(
-    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-).encode
+_encode = msgspec.json.Encoder(order="sorted").encode
 
 
-# One decoder for all lines; numbers that the standard encoder may write otherwise are noted here.
+# One decoder for all lines; numbers that the fast encoder may write otherwise are noted here.
 _others: list[str] = []
 
 
@@ -147,14 +147,14 @@ _decode = json.JSONDecoder(parse_float=_others.append, parse_int=_small).decode
 def _parse_body(body: bytes, shown: str) -> dict[str, Any]:
     """Return the record, having checked that these bytes are its canonical form.
 
-    For values without floats and large numbers, and keys within the basic plane, the standard
-    encoder writes the canonical form; the slow encoder decides for the rest.
+    For ASCII without floats and large numbers msgspec writes the canonical form; the slow encoder
+    decides for the rest (keys beyond the basic plane are ordered otherwise, for one).
     """
     _others.clear()
     try:
         record = _decode(body.decode())
-        plain = not _others and _encode(record).encode() == body
-    except (ValueError, RecursionError):
+        plain = body.isascii() and not _others and _encode(record) == body
+    except (ValueError, RecursionError, msgspec.MsgspecError):
         plain = False
     if not plain:
         record = parse(body, shown)

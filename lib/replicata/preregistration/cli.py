@@ -105,12 +105,16 @@ def stamp(study: StudyName) -> None:
 def run(
     study: StudyName,
     shard: Annotated[list[str] | None, typer.Option(help="Only this shard; may repeat.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes; each takes one shard.")] = 1,
 ) -> None:
     """Collect the planned cells that have no record yet."""
-    from replicata.preregistration.collect import collect
+    from replicata.preregistration.collect import collect, collect_in_parallel
+
+    if shard and jobs > 1:
+        raise UsageError("--shard and --jobs do not go together")
 
     places = find_places(study)
-    asked = collect(places, shard or None)
+    asked = collect(places, shard or None) if jobs == 1 else collect_in_parallel(places, jobs)
     typer.echo(f"{asked} cells collected in {places.shown(places.records_dir)}")
 
 
@@ -122,6 +126,19 @@ def seal(study: StudyName) -> None:
     places = find_places(study)
     digest = do(places)
     typer.echo(f"sealed {places.shown(places.seal)}: {digest}")
+
+
+@app.command()
+def pack(study: StudyName) -> None:
+    """Compress sealed records, for a commit; everything reads them as they are."""
+    from replicata.preregistration.records import pack as do
+
+    places = find_places(study)
+    require(places, "pack")
+    plain = [path for path in places.record_files() if path.suffix == ".jsonl"]
+    for path in plain:
+        do(path)
+    typer.echo(f"packed {len(plain)} shards in {places.shown(places.records_dir)}")
 
 
 @app.command()
@@ -145,13 +162,22 @@ def deviate(
     why: Annotated[str, typer.Option(help="The reason.")],
     noticed: Annotated[str, typer.Option(help="When it was noticed.")],
     data_seen: Annotated[bool, typer.Option(help="Whether data had been seen by then.")],
-    affects: Annotated[list[str], typer.Option(help="An affected hypothesis; may repeat.")],
+    affects: Annotated[
+        list[str] | None, typer.Option(help="An affected hypothesis; may repeat.")
+    ] = None,
+    file: Annotated[
+        list[str] | None,
+        typer.Option(help="A frozen file changed after the analysis; may repeat."),
+    ] = None,
 ) -> None:
     """List a deviation from the protocol."""
     from replicata.preregistration.deviations import Deviation
     from replicata.preregistration.deviations import deviate as do
 
-    head = do(find_places(study), Deviation(what, why, noticed, data_seen, tuple(affects)))
+    head = do(
+        find_places(study),
+        Deviation(what, why, noticed, data_seen, tuple(affects or ()), tuple(file or ())),
+    )
     typer.echo(f"listed; head {head}")
 
 
@@ -191,6 +217,9 @@ def audit_command(
     block_header: Annotated[
         list[str] | None, typer.Option(help="HEIGHT=HEX of a Bitcoin block header.")
     ] = None,
+    replay: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of replayable cells to ask again.")
+    ] = 0.01,
 ) -> None:
     """Derive everything again from the raw records; the exit code is 5 if anything fails."""
     from replicata.preregistration.audit import audit
@@ -212,6 +241,7 @@ def audit_command(
             expected_protocol=expect_protocol,
             expected_seal=expect_seal,
             block_headers=headers,
+            replay_share=replay,
         )
         for name in names
     ]

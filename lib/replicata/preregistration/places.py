@@ -27,6 +27,7 @@ ALLOWED: dict[str, tuple[State, ...]] = {
     "stamp": (State.ARCHIVED, State.STAMPED, State.COLLECTING, State.SEALED),
     "run": (State.STAMPED, State.COLLECTING),
     "seal": (State.COLLECTING,),
+    "pack": (State.SEALED, State.ANALYSED),
     "analyze": (State.SEALED, State.ANALYSED),
     "deviate": tuple(State)[State.FROZEN :],
     "amend": (State.FROZEN, State.ARCHIVED, State.STAMPED, State.COLLECTING),

@@ -100,6 +100,15 @@ class Study:
         From the observations to excluded units with a reason each.
     replay
         Asks a deterministic endpoint again, for the audit; None if nothing can be replayed.
+    agrees
+        Says whether a replayed response is the recorded one, by the protocol's tolerance; None asks
+        for equality.
+    engine
+        Names and versions of what answers, for every record.
+    answer_batch
+        Asks one endpoint for several cells at once, where that is faster than one by one, and
+        returns a `Retry` in the place of an answer that failed. A batch is as long as the plan has
+        consecutive cells of one endpoint that need no answer of the batch itself.
     """
 
     planned_cells: Callable[["Protocol"], Sequence[PlannedCell]]
@@ -109,6 +118,12 @@ class Study:
     analyse: Callable[["Registration", Sequence[Observation], Mapping[str, str]], Results]
     exclude: Callable[["Registration", Sequence[Observation]], Mapping[str, str]] = exclude_none
     replay: Callable[["Registration", PlannedCell, Any], Any] | None = None
+    agrees: Callable[["Registration", Any, Any], bool] | None = None
+    engine: Callable[[], Mapping[str, str]] = dict
+    answer_batch: (
+        Callable[["Registration", Sequence[tuple[PlannedCell, Any]]], Sequence[Answer | Retry]]
+        | None
+    ) = None
 
 
 def load_study(entry_point: str) -> Study:

@@ -3,6 +3,7 @@
 Each stage writes its outputs whole and its receipt last; a stage without a receipt never counts.
 """
 
+import inspect
 import time
 import traceback
 from collections.abc import Sequence
@@ -149,8 +150,13 @@ def _lock(room: Room, stage: str) -> FileLock:
 
 
 def _compute(room: Room, params: StrictParams, cell: Cell) -> Any:
+    experiment = room.module("experiment")
+    # Cells of a registered study depend on the results root: its sealed records lie under one.
+    wants_root = len(inspect.signature(experiment.run).parameters) == 3
     try:
-        return room.module("experiment").run(params, cell)
+        return (
+            experiment.run(params, cell, room.root) if wants_root else experiment.run(params, cell)
+        )
     except (ReplicataError, NotRun):
         raise
     except MemoryError as error:
