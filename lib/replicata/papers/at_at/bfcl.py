@@ -112,9 +112,7 @@ def subset(pool: Pool, requests: int, tools: int) -> Pool:
         kept.append(name)
     names = dict.fromkeys([*kept, *(tool.name for tool in pool.tools)])
     chosen = set(list(names)[: max(tools, len(kept))])
-    return Pool(
-        tuple(taken[:requests]), tuple(tool for tool in pool.tools if tool.name in chosen)
-    )
+    return Pool(tuple(taken[:requests]), tuple(tool for tool in pool.tools if tool.name in chosen))
 
 
 def _lines(path: Path) -> list[dict]:

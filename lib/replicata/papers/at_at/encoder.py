@@ -100,9 +100,7 @@ class Encoder:
     @torch.inference_mode()
     def _compute(self, text: str) -> np.ndarray:
         self.computed += 1
-        tokens = self._tokenizer(
-            text, truncation=True, max_length=MAX_TOKENS, return_tensors="pt"
-        )
+        tokens = self._tokenizer(text, truncation=True, max_length=MAX_TOKENS, return_tensors="pt")
         hidden = self._model(**tokens).last_hidden_state[0]
         # One text without padding: the mean over all positions is the masked mean of the model.
         return torch.nn.functional.normalize(hidden.mean(dim=0), dim=0).numpy()

@@ -47,10 +47,14 @@ SPEC = ServerSpec(
             "vehicles",
             "mileage",
             (_CAR,),
-            ("How many kilometres has vehicle {vehicle_id} been driven?",
-             "What is the mileage of vehicle {vehicle_id}?"),
-            ("Tell me the odometer reading of vehicle {vehicle_id}.",
-             "How far has vehicle {vehicle_id} travelled so far?"),
+            (
+                "How many kilometres has vehicle {vehicle_id} been driven?",
+                "What is the mileage of vehicle {vehicle_id}?",
+            ),
+            (
+                "Tell me the odometer reading of vehicle {vehicle_id}.",
+                "How far has vehicle {vehicle_id} travelled so far?",
+            ),
         ),
         ToolSpec(
             "next_inspection",
@@ -59,10 +63,14 @@ SPEC = ServerSpec(
             "vehicles",
             "inspection_date",
             (_CAR,),
-            ("When is the inspection of vehicle {vehicle_id} due?",
-             "On which day must vehicle {vehicle_id} be inspected?"),
-            ("Date of the next technical check of vehicle {vehicle_id}?",
-             "By when does vehicle {vehicle_id} need its inspection?"),
+            (
+                "When is the inspection of vehicle {vehicle_id} due?",
+                "On which day must vehicle {vehicle_id} be inspected?",
+            ),
+            (
+                "Date of the next technical check of vehicle {vehicle_id}?",
+                "By when does vehicle {vehicle_id} need its inspection?",
+            ),
         ),
         ToolSpec(
             "who_drives",
@@ -71,10 +79,14 @@ SPEC = ServerSpec(
             "bookings",
             "driver",
             (_BOOKING,),
-            ("Who is the driver of booking {booking_id}?",
-             "Which person drives under booking {booking_id}?"),
-            ("Name the driver for booking {booking_id}.",
-             "Whose booking is {booking_id}, who will drive?"),
+            (
+                "Who is the driver of booking {booking_id}?",
+                "Which person drives under booking {booking_id}?",
+            ),
+            (
+                "Name the driver for booking {booking_id}.",
+                "Whose booking is {booking_id}, who will drive?",
+            ),
         ),
         ToolSpec(
             "list_vehicles_at_depot",
@@ -83,10 +95,14 @@ SPEC = ServerSpec(
             "vehicles",
             "depot",
             (Param("depot", "choice", "The depot.", choices=_DEPOT),),
-            ("Which vehicles are at the '{depot}' depot?",
-             "Show all vehicles standing at depot '{depot}'."),
-            ("Give me every vehicle parked at the '{depot}' depot.",
-             "What vehicles can I find at depot '{depot}'?"),
+            (
+                "Which vehicles are at the '{depot}' depot?",
+                "Show all vehicles standing at depot '{depot}'.",
+            ),
+            (
+                "Give me every vehicle parked at the '{depot}' depot.",
+                "What vehicles can I find at depot '{depot}'?",
+            ),
         ),
         ToolSpec(
             "list_bookings_in_state",
@@ -96,8 +112,10 @@ SPEC = ServerSpec(
             "state",
             (Param("state", "choice", "The state.", choices=_STATE),),
             ("Show every booking in state '{state}'.", "Which bookings are '{state}'?"),
-            ("I need all bookings that are '{state}' right now.",
-             "Give the full set of '{state}' bookings."),
+            (
+                "I need all bookings that are '{state}' right now.",
+                "Give the full set of '{state}' bookings.",
+            ),
         ),
         ToolSpec(
             "list_fines_of_kind",
@@ -120,10 +138,14 @@ SPEC = ServerSpec(
             "bookings",
             "class",
             (_BOOKING, Param("vehicle_class", "choice", "The vehicle class.", choices=_CLASS)),
-            ("Change booking {booking_id} to a '{vehicle_class}'.",
-             "Give booking {booking_id} a vehicle of class '{vehicle_class}'."),
-            ("Switch booking {booking_id} to class '{vehicle_class}'.",
-             "We need a '{vehicle_class}' for booking {booking_id} instead."),
+            (
+                "Change booking {booking_id} to a '{vehicle_class}'.",
+                "Give booking {booking_id} a vehicle of class '{vehicle_class}'.",
+            ),
+            (
+                "Switch booking {booking_id} to class '{vehicle_class}'.",
+                "We need a '{vehicle_class}' for booking {booking_id} instead.",
+            ),
         ),
         ToolSpec(
             "extend_booking",
@@ -132,10 +154,14 @@ SPEC = ServerSpec(
             "bookings",
             "return_date",
             (_BOOKING, Param("return_date", "date", "The new return date.")),
-            ("Extend booking {booking_id} until {return_date}.",
-             "Let booking {booking_id} end on {return_date}."),
-            ("We will bring back booking {booking_id} on {return_date}, please change that.",
-             "Prolong booking {booking_id} to {return_date}."),
+            (
+                "Extend booking {booking_id} until {return_date}.",
+                "Let booking {booking_id} end on {return_date}.",
+            ),
+            (
+                "We will bring back booking {booking_id} on {return_date}, please change that.",
+                "Prolong booking {booking_id} to {return_date}.",
+            ),
         ),
         ToolSpec(
             "move_vehicle",
@@ -144,10 +170,14 @@ SPEC = ServerSpec(
             "vehicles",
             "depot",
             (_CAR, Param("depot", "choice", "The new depot.", choices=_DEPOT)),
-            ("Send vehicle {vehicle_id} to the '{depot}' depot.",
-             "Move vehicle {vehicle_id} over to depot '{depot}'."),
-            ("Transfer vehicle {vehicle_id} to '{depot}'.",
-             "Vehicle {vehicle_id} should go to the '{depot}' depot."),
+            (
+                "Send vehicle {vehicle_id} to the '{depot}' depot.",
+                "Move vehicle {vehicle_id} over to depot '{depot}'.",
+            ),
+            (
+                "Transfer vehicle {vehicle_id} to '{depot}'.",
+                "Vehicle {vehicle_id} should go to the '{depot}' depot.",
+            ),
         ),
         ToolSpec(
             "record_fine",
@@ -156,10 +186,14 @@ SPEC = ServerSpec(
             "fines",
             "amount",
             (_CAR, Param("amount", "amount", "The amount of the fine.")),
-            ("Record a fine of {amount} euros for vehicle {vehicle_id}.",
-             "Vehicle {vehicle_id} got a fine of {amount} euros, note it."),
-            ("Book a penalty of {amount} euros on vehicle {vehicle_id}.",
-             "Enter {amount} euros as a traffic fine against vehicle {vehicle_id}."),
+            (
+                "Record a fine of {amount} euros for vehicle {vehicle_id}.",
+                "Vehicle {vehicle_id} got a fine of {amount} euros, note it.",
+            ),
+            (
+                "Book a penalty of {amount} euros on vehicle {vehicle_id}.",
+                "Enter {amount} euros as a traffic fine against vehicle {vehicle_id}.",
+            ),
         ),
     ),
 )

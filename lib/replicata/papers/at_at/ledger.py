@@ -16,7 +16,9 @@ SPEC = ServerSpec(
             "INV",
             (
                 Column("status", _STATUS),
-                Column("client", ("Aster Foods", "Brick Labs", "Cedar Inn", "Dune Tours", "Elm AG")),
+                Column(
+                    "client", ("Aster Foods", "Brick Labs", "Cedar Inn", "Dune Tours", "Elm AG")
+                ),
                 Column("tax", _TAX),
                 Column("due_date", tuple(f"2026-10-{day:02d}" for day in range(1, 26))),
             ),
@@ -47,10 +49,14 @@ SPEC = ServerSpec(
             "accounts",
             "balance",
             (_ACCOUNT,),
-            ("What is the balance of account {account_id}?",
-             "How much money is on account {account_id}?"),
-            ("Tell me what account {account_id} holds at the moment.",
-             "Current funds of account {account_id}?"),
+            (
+                "What is the balance of account {account_id}?",
+                "How much money is on account {account_id}?",
+            ),
+            (
+                "Tell me what account {account_id} holds at the moment.",
+                "Current funds of account {account_id}?",
+            ),
         ),
         ToolSpec(
             "account_owner",
@@ -59,10 +65,14 @@ SPEC = ServerSpec(
             "accounts",
             "owner",
             (_ACCOUNT,),
-            ("Who is responsible for account {account_id}?",
-             "Which person owns account {account_id}?"),
-            ("Name the person in charge of account {account_id}.",
-             "Whom do I ask about account {account_id}?"),
+            (
+                "Who is responsible for account {account_id}?",
+                "Which person owns account {account_id}?",
+            ),
+            (
+                "Name the person in charge of account {account_id}.",
+                "Whom do I ask about account {account_id}?",
+            ),
         ),
         ToolSpec(
             "invoice_client",
@@ -71,10 +81,14 @@ SPEC = ServerSpec(
             "invoices",
             "client",
             (_INVOICE,),
-            ("Which client received invoice {invoice_id}?",
-             "For whom was invoice {invoice_id} written?"),
-            ("Who has to pay invoice {invoice_id}?",
-             "Name the company billed by invoice {invoice_id}."),
+            (
+                "Which client received invoice {invoice_id}?",
+                "For whom was invoice {invoice_id} written?",
+            ),
+            (
+                "Who has to pay invoice {invoice_id}?",
+                "Name the company billed by invoice {invoice_id}.",
+            ),
         ),
         ToolSpec(
             "list_invoices_by_status",
@@ -84,8 +98,10 @@ SPEC = ServerSpec(
             "status",
             (Param("status", "choice", "The status.", choices=_STATUS),),
             ("Show every invoice whose status is '{status}'.", "Which invoices are '{status}'?"),
-            ("Give me the complete set of '{status}' invoices.",
-             "I need all invoices in state '{status}'."),
+            (
+                "Give me the complete set of '{status}' invoices.",
+                "I need all invoices in state '{status}'.",
+            ),
         ),
         ToolSpec(
             "list_accounts_of_type",
@@ -95,8 +111,10 @@ SPEC = ServerSpec(
             "type",
             (Param("type", "choice", "The account type.", choices=_TYPE),),
             ("Which accounts are of type '{type}'?", "Show all '{type}' accounts."),
-            ("Give me every account that counts as '{type}'.",
-             "What '{type}' accounts do we keep?"),
+            (
+                "Give me every account that counts as '{type}'.",
+                "What '{type}' accounts do we keep?",
+            ),
         ),
         ToolSpec(
             "list_expenses_of_centre",
@@ -105,10 +123,14 @@ SPEC = ServerSpec(
             "expenses",
             "centre",
             (Param("centre", "choice", "The cost centre.", choices=_CENTRE),),
-            ("Show the expenses of cost centre '{centre}'.",
-             "Which expenses belong to the '{centre}' cost centre?"),
-            ("What did cost centre '{centre}' spend, list it all.",
-             "Find every expense booked on '{centre}'."),
+            (
+                "Show the expenses of cost centre '{centre}'.",
+                "Which expenses belong to the '{centre}' cost centre?",
+            ),
+            (
+                "What did cost centre '{centre}' spend, list it all.",
+                "Find every expense booked on '{centre}'.",
+            ),
         ),
         ToolSpec(
             "set_tax",
@@ -117,10 +139,14 @@ SPEC = ServerSpec(
             "invoices",
             "tax",
             (_INVOICE, Param("tax", "choice", "The tax treatment.", choices=_TAX)),
-            ("Set the tax of invoice {invoice_id} to '{tax}'.",
-             "Invoice {invoice_id} should have '{tax}' tax."),
-            ("Treat invoice {invoice_id} as '{tax}' for tax.",
-             "Switch the tax treatment of invoice {invoice_id} to '{tax}'."),
+            (
+                "Set the tax of invoice {invoice_id} to '{tax}'.",
+                "Invoice {invoice_id} should have '{tax}' tax.",
+            ),
+            (
+                "Treat invoice {invoice_id} as '{tax}' for tax.",
+                "Switch the tax treatment of invoice {invoice_id} to '{tax}'.",
+            ),
         ),
         ToolSpec(
             "move_due_date",
@@ -129,10 +155,14 @@ SPEC = ServerSpec(
             "invoices",
             "due_date",
             (_INVOICE, Param("due_date", "date", "The new due date.")),
-            ("Move the due date of invoice {invoice_id} to {due_date}.",
-             "Let invoice {invoice_id} be due on {due_date}."),
-            ("Give the client until {due_date} to pay invoice {invoice_id}.",
-             "Invoice {invoice_id} must be paid by {due_date} now."),
+            (
+                "Move the due date of invoice {invoice_id} to {due_date}.",
+                "Let invoice {invoice_id} be due on {due_date}.",
+            ),
+            (
+                "Give the client until {due_date} to pay invoice {invoice_id}.",
+                "Invoice {invoice_id} must be paid by {due_date} now.",
+            ),
         ),
         ToolSpec(
             "set_budget",
@@ -141,10 +171,14 @@ SPEC = ServerSpec(
             "accounts",
             "budget",
             (_ACCOUNT, Param("budget", "amount", "The new budget.")),
-            ("Set the budget of account {account_id} to {budget} euros.",
-             "Account {account_id} gets a budget of {budget} euros."),
-            ("Plan {budget} euros per year for account {account_id}.",
-             "Fix the yearly budget of account {account_id} at {budget} euros."),
+            (
+                "Set the budget of account {account_id} to {budget} euros.",
+                "Account {account_id} gets a budget of {budget} euros.",
+            ),
+            (
+                "Plan {budget} euros per year for account {account_id}.",
+                "Fix the yearly budget of account {account_id} at {budget} euros.",
+            ),
         ),
         ToolSpec(
             "record_expense",
@@ -153,10 +187,14 @@ SPEC = ServerSpec(
             "expenses",
             "amount",
             (_ACCOUNT, Param("amount", "amount", "The money spent.")),
-            ("Record an expense of {amount} euros from account {account_id}.",
-             "We spent {amount} euros from account {account_id}, note it."),
-            ("Book {amount} euros as spent on account {account_id}.",
-             "Enter a payment of {amount} euros out of account {account_id}."),
+            (
+                "Record an expense of {amount} euros from account {account_id}.",
+                "We spent {amount} euros from account {account_id}, note it.",
+            ),
+            (
+                "Book {amount} euros as spent on account {account_id}.",
+                "Enter a payment of {amount} euros out of account {account_id}.",
+            ),
         ),
     ),
 )

@@ -2,17 +2,13 @@
 
 import re
 
-_QUOTED = re.compile(
-    r"\"[^\"]{1,200}\"|“[^”]{1,200}”|`[^`]{1,200}`|(?<!\w)'[^']{1,200}'(?!\w)"
-)
+_QUOTED = re.compile(r"\"[^\"]{1,200}\"|“[^”]{1,200}”|`[^`]{1,200}`|(?<!\w)'[^']{1,200}'(?!\w)")
 _ADDRESS = re.compile(r"\b(?:https?://|www\.)\S+|\b[\w.+-]+@[\w-]+\.[\w.]+")
 _NUMBER = re.compile(r"[#$€£]?\b[A-Za-z-]*\d[\w.,:/%-]*")
 # Capitalised words inside a sentence; "I" and its contractions are no names.
 _NAME = re.compile(r"(?<=[\w,;)\]’'] )(?!I\b|I')[A-Z][\w’'.-]*(?:,? [A-Z][\w’'.-]*)*")
-_MONTHS = (
-    "January February March April May June July August September October November December"
-).split()
-_DATE_WORD = re.compile(rf"\b(?:{'|'.join(_MONTHS)})\b")
+_MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
+_DATE_WORD = re.compile(rf"\b(?:{_MONTHS})\b")
 
 _ARTICLES = re.compile(r"\b(?:an?|the) (an? (?:value|address|date|number|name)\b)", re.IGNORECASE)
 

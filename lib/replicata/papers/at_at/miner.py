@@ -193,8 +193,7 @@ def limit_edits(
         evidence = tuple(
             trace.trace_id
             for trace in traces
-            if not trace.passed
-            and any(s.tool == tool.name and _is_cut(s) for s in trace.steps)
+            if not trace.passed and any(s.tool == tool.name and _is_cut(s) for s in trace.steps)
         )
         if len(evidence) < MIN_EVIDENCE:
             continue
@@ -203,9 +202,7 @@ def limit_edits(
             if implementations
             else ("shape", f"Use {ALL_ROWS} for all rows.")
         )
-        edits.append(
-            Edit(kind=kind, tool=tool.name, param="limit", text=text, evidence=evidence)
-        )
+        edits.append(Edit(kind=kind, tool=tool.name, param="limit", text=text, evidence=evidence))
     return edits
 
 
@@ -261,7 +258,9 @@ def note_edits(traces: Sequence[Trace], tools: Sequence[Tool]) -> list[Edit]:
     """Say that a result is stable where agents ask for it again."""
     edits = []
     for tool in tools:
-        evidence = tuple(t.trace_id for t in traces if any(s.tool == tool.name for s in _repeats(t)))
+        evidence = tuple(
+            t.trace_id for t in traces if any(s.tool == tool.name for s in _repeats(t))
+        )
         if len(evidence) >= MIN_EVIDENCE:
             text = "The result does not change between calls: one call is enough."
             edits.append(Edit(kind="note", tool=tool.name, text=text, evidence=evidence))

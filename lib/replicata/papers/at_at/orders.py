@@ -46,10 +46,14 @@ SPEC = ServerSpec(
             "orders",
             "carrier",
             (_ORDER,),
-            ("Which carrier has the parcel of order {order_id}?",
-             "Who is delivering the parcel for order {order_id}?"),
-            ("I want to know which company transports the parcel of order {order_id}.",
-             "Tell me the courier that is bringing order {order_id}."),
+            (
+                "Which carrier has the parcel of order {order_id}?",
+                "Who is delivering the parcel for order {order_id}?",
+            ),
+            (
+                "I want to know which company transports the parcel of order {order_id}.",
+                "Tell me the courier that is bringing order {order_id}.",
+            ),
         ),
         ToolSpec(
             "delivery_day",
@@ -59,8 +63,10 @@ SPEC = ServerSpec(
             "delivery_date",
             (_ORDER,),
             ("When will order {order_id} arrive?", "On what day is order {order_id} due?"),
-            ("What is the arrival day of order {order_id}?",
-             "How long until order {order_id} gets here, which day?"),
+            (
+                "What is the arrival day of order {order_id}?",
+                "How long until order {order_id} gets here, which day?",
+            ),
         ),
         ToolSpec(
             "check_stock",
@@ -69,10 +75,14 @@ SPEC = ServerSpec(
             "products",
             "stock",
             (_ITEM,),
-            ("How many pieces of product {product_id} do we have?",
-             "Is product {product_id} in stock, and how many?"),
-            ("What quantity of product {product_id} is available?",
-             "Count the units left of product {product_id}."),
+            (
+                "How many pieces of product {product_id} do we have?",
+                "Is product {product_id} in stock, and how many?",
+            ),
+            (
+                "What quantity of product {product_id} is available?",
+                "Count the units left of product {product_id}.",
+            ),
         ),
         ToolSpec(
             "list_orders_by_status",
@@ -81,10 +91,14 @@ SPEC = ServerSpec(
             "orders",
             "status",
             (Param("status", "choice", "The status.", choices=_STATUS),),
-            ("Show me every order whose status is '{status}'.",
-             "Which orders are currently '{status}'?"),
-            ("Give me all orders in state '{status}'.",
-             "I need the complete set of orders with status '{status}'."),
+            (
+                "Show me every order whose status is '{status}'.",
+                "Which orders are currently '{status}'?",
+            ),
+            (
+                "Give me all orders in state '{status}'.",
+                "I need the complete set of orders with status '{status}'.",
+            ),
         ),
         ToolSpec(
             "list_products_on_shelf",
@@ -93,10 +107,14 @@ SPEC = ServerSpec(
             "products",
             "shelf",
             (Param("shelf", "choice", "The shelf.", choices=_SHELF),),
-            ("Which products lie on shelf '{shelf}'?",
-             "Show the products stored on the '{shelf}' shelf."),
-            ("What is kept on the '{shelf}' shelf of the warehouse?",
-             "Name every product placed on shelf '{shelf}'."),
+            (
+                "Which products lie on shelf '{shelf}'?",
+                "Show the products stored on the '{shelf}' shelf.",
+            ),
+            (
+                "What is kept on the '{shelf}' shelf of the warehouse?",
+                "Name every product placed on shelf '{shelf}'.",
+            ),
         ),
         ToolSpec(
             "list_refunds_for_reason",
@@ -105,10 +123,14 @@ SPEC = ServerSpec(
             "refunds",
             "reason",
             (Param("reason", "choice", "The reason.", choices=_REASON),),
-            ("Which refunds were given because goods were '{reason}'?",
-             "Show all refunds with reason '{reason}'."),
-            ("Find every refund caused by '{reason}' goods.",
-             "What refunds did we make for the reason '{reason}'?"),
+            (
+                "Which refunds were given because goods were '{reason}'?",
+                "Show all refunds with reason '{reason}'.",
+            ),
+            (
+                "Find every refund caused by '{reason}' goods.",
+                "What refunds did we make for the reason '{reason}'?",
+            ),
         ),
         ToolSpec(
             "set_shipping",
@@ -117,10 +139,14 @@ SPEC = ServerSpec(
             "orders",
             "shipping",
             (_ORDER, Param("method", "choice", "The shipping method.", choices=_SHIPPING)),
-            ("Change the shipping of order {order_id} to '{method}'.",
-             "Please send order {order_id} by '{method}' shipping."),
-            ("Switch order {order_id} over to '{method}' shipping.",
-             "Make '{method}' the shipping method for order {order_id}."),
+            (
+                "Change the shipping of order {order_id} to '{method}'.",
+                "Please send order {order_id} by '{method}' shipping.",
+            ),
+            (
+                "Switch order {order_id} over to '{method}' shipping.",
+                "Make '{method}' the shipping method for order {order_id}.",
+            ),
         ),
         ToolSpec(
             "reschedule_delivery",
@@ -129,10 +155,14 @@ SPEC = ServerSpec(
             "orders",
             "delivery_date",
             (_ORDER, Param("new_date", "date", "The new delivery date.")),
-            ("Move the delivery of order {order_id} to {new_date}.",
-             "Reschedule order {order_id} for delivery on {new_date}."),
-            ("I am away, so deliver order {order_id} on {new_date} instead.",
-             "Postpone the delivery of order {order_id} until {new_date}."),
+            (
+                "Move the delivery of order {order_id} to {new_date}.",
+                "Reschedule order {order_id} for delivery on {new_date}.",
+            ),
+            (
+                "I am away, so deliver order {order_id} on {new_date} instead.",
+                "Postpone the delivery of order {order_id} until {new_date}.",
+            ),
         ),
         ToolSpec(
             "set_price",
@@ -141,10 +171,14 @@ SPEC = ServerSpec(
             "products",
             "price",
             (_ITEM, Param("price", "amount", "The new price.")),
-            ("Set the price of product {product_id} to {price} euros.",
-             "Product {product_id} should cost {price} euros."),
-            ("Reprice product {product_id} at {price} euros.",
-             "Let the price of product {product_id} be {price} euros from now on."),
+            (
+                "Set the price of product {product_id} to {price} euros.",
+                "Product {product_id} should cost {price} euros.",
+            ),
+            (
+                "Reprice product {product_id} at {price} euros.",
+                "Let the price of product {product_id} be {price} euros from now on.",
+            ),
         ),
         ToolSpec(
             "issue_refund",
@@ -153,10 +187,14 @@ SPEC = ServerSpec(
             "refunds",
             "amount",
             (_ORDER, Param("amount", "amount", "The money to pay back.")),
-            ("Refund {amount} euros for order {order_id}.",
-             "Pay the customer of order {order_id} back {amount} euros."),
-            ("Return {amount} euros to the buyer of order {order_id}.",
-             "Give {amount} euros back for order {order_id}."),
+            (
+                "Refund {amount} euros for order {order_id}.",
+                "Pay the customer of order {order_id} back {amount} euros.",
+            ),
+            (
+                "Return {amount} euros to the buyer of order {order_id}.",
+                "Give {amount} euros back for order {order_id}.",
+            ),
         ),
     ),
 )

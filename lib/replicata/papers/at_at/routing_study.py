@@ -1,4 +1,4 @@
-"""Study S1: does editing descriptions from traces help a fixed router on requests not seen?
+"""Study S1: edits of descriptions from traces, for a fixed router on requests not seen.
 
 Requests are halved at random inside each gold tool. Tools are optimised on one half and the agent
 is evaluated on the other, then the halves change roles: in every *repeat* each request is held out

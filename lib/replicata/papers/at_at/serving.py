@@ -102,9 +102,7 @@ async def connect(command: Sequence[str], timeout_s: float = START_TIMEOUT_S) ->
         with anyio.fail_after(timeout_s):
             await client.__aenter__()
     except TimeoutError:
-        raise ResourceError(
-            f"MCP server {shown!r} did not answer within {timeout_s:g} s"
-        ) from None
+        raise ResourceError(f"MCP server {shown!r} did not answer within {timeout_s:g} s") from None
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ResourceError(f"MCP server {shown!r} did not start: {reason[:200]}") from error

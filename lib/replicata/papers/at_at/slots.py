@@ -12,9 +12,7 @@ from replicata.papers.at_at.encoder import Encodes
 from replicata.papers.at_at.shapes import CENTS, DATE, read_shape, to_shape
 from replicata.papers.at_at.tools import Tool, name_words
 
-_MONTH = (
-    "January|February|March|April|May|June|July|August|September|October|November|December"
-)
+_MONTH = "January|February|March|April|May|June|July|August|September|October|November|December"
 _SPAN = re.compile(
     r"'(?P<quoted>[^']+)'"
     rf"|(?P<date>\d{{4}}-\d\d-\d\d|\d{{1,2}} (?:{_MONTH}) \d{{4}})"

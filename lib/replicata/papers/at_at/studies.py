@@ -64,9 +64,7 @@ def routing(params: Params, cell: Cell) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _routed(
-    bench: RoutingBench, arm: str, repeat: int, direction: int, outcome: Outcome
-) -> Rows:
+def _routed(bench: RoutingBench, arm: str, repeat: int, direction: int, outcome: Outcome) -> Rows:
     train = bench.train_mask(repeat, direction)
     right = outcome.routed == bench.gold
     twins = bench.twins()[outcome.routed, bench.gold]
@@ -133,8 +131,14 @@ def servers(params: Params, cell: Cell) -> pd.DataFrame:
         )
         for plant in copy.plants:
             rows.append(
-                _row("base", f"{spec.name}.{plant.tool}", "planted", 1, copy=number,
-                     defect=plant.defect)
+                _row(
+                    "base",
+                    f"{spec.name}.{plant.tool}",
+                    "planted",
+                    1,
+                    copy=number,
+                    defect=plant.defect,
+                )
             )
         for arm in servers_study.arms(params.coder is not None):
             rows += _served(copy, number, arm, copy.run(arm, params.coder))
