@@ -84,7 +84,7 @@ class Copy:
         variant: Variant | None = None,
         prefix: str = "",
     ) -> tuple[Trace, ...]:
-        """Run the agent on tasks, each on a fresh database, with edited tools or another variant."""
+        """Run the agent on tasks, each on a fresh database."""
         chosen = variant or self.variant
         database = Database(self.spec, chosen)
         server = build_server(self.spec, chosen, database, tools)

@@ -87,7 +87,7 @@ def _routed(bench: RoutingBench, arm: str, repeat: int, direction: int, outcome:
 def _simple(
     bench: RoutingBench, arm: str, tools: tuple[Tool, ...], prefix: str, index: dict[str, Any]
 ) -> Rows:
-    """Requests of another part of BFCL whose functions are in the pool: never trained on."""
+    """Route requests of another part of BFCL whose functions are in the pool."""
     positions = {tool.name: j for j, tool in enumerate(tools)}
     requests = [request for request in load_simple() if request.gold in positions]
     if not requests:
@@ -99,7 +99,7 @@ def _simple(
 
 
 def _own_candidates(bench: RoutingBench) -> Rows:
-    """The base agent among each request's own candidates, as BFCL asks it."""
+    """Score the base agent among each request's own candidates, as BFCL asks it."""
     scores = bench.scores(bench.pool.tools)
     positions = {tool.name: j for j, tool in enumerate(bench.pool.tools)}
     right = []
