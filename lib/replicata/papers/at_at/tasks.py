@@ -52,18 +52,23 @@ def make_tasks(spec: ServerSpec, split: Split, per_tool: int, seed: int) -> list
         rng = random.Random(derive_seed(seed, "tasks", spec.name, split, tool.name))
         templates = tool.train if split == "train" else tool.heldout
         for number in range(per_tool):
-            args, spoken = _arguments(tool, split, rng)
+            while True:
+                args, spoken = _arguments(tool, split, rng)
+                database.reset()
+                result = execute(spec, tool, Variant(), database, dict(args))
+                values, changes = _values(tool, result), database.changes()
+                # A column set to the value it has would be passed by an agent that does nothing.
+                if values or changes:
+                    break
             request = templates[number % len(templates)].format(**spoken)
-            database.reset()
-            result = execute(spec, tool, Variant(), database, dict(args))
             tasks.append(
                 Task(
                     id=f"{spec.name}.{split}.{tool.name}.{number}",
                     request=request,
                     tool=tool.name,
                     args=args,
-                    values=_values(tool, result),
-                    changes=database.changes(),
+                    values=values,
+                    changes=changes,
                 )
             )
     return tasks
