@@ -179,7 +179,7 @@ def test_masking_takes_any_text_and_leaves_no_digit(text):
 
 
 def test_controls_keep_their_numbers():
-    labels = baselines.shuffled(MISSED + [trace("c", "sun", "beta", "beta")], 3)
+    labels = baselines.shuffled([*MISSED, trace("c", "sun", "beta", "beta")], 3)
     assert sorted(t.expected_call["tool"] for t in labels) == ["alpha", "alpha", "beta"]
     (edit,) = example_edits(MISSED, TOOLS, Words())
     (moved,) = baselines.placebo([edit], TOOLS, 1)

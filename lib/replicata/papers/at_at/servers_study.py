@@ -19,7 +19,7 @@ from replicata.papers.at_at.edits import IMPLEMENTATION_KINDS, Edit, Policy
 from replicata.papers.at_at.encoder import Encodes
 from replicata.papers.at_at.experiment import CoderParams
 from replicata.papers.at_at.method import Optimised, atat
-from replicata.papers.at_at.miner import propose
+from replicata.papers.at_at.miner import error_kind, propose
 from replicata.papers.at_at.servers import Database, ServerSpec, Variant, handler
 from replicata.papers.at_at.serving import build_server, list_tools
 from replicata.papers.at_at.tasks import Task, make_tasks
@@ -199,7 +199,7 @@ class Copy:
             step.args
             for trace in self.traces
             for step in trace.steps
-            if trace.passed and step.tool == edit.tool and not step.is_error
+            if trace.passed and step.tool == edit.tool and error_kind(step) is None
         ]
         for args in calls:
             was, is_now = (self._replayed(edit.tool, args, tools) for tools in (before, after))
