@@ -5,6 +5,7 @@
 
 import inspect
 import logging
+import math
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -97,19 +98,21 @@ async def connect(command: Sequence[str], timeout_s: float = START_TIMEOUT_S) ->
         If it does not start, or does not answer in time.
     """
     shown = " ".join(command)
-    client = Client(StdioServerParameters(command=command[0], args=list(command[1:])))
-    try:
-        with anyio.fail_after(timeout_s):
-            await client.__aenter__()
-    except TimeoutError:
-        raise ResourceError(f"MCP server {shown!r} did not answer within {timeout_s:g} s") from None
-    except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ResourceError(f"MCP server {shown!r} did not start: {reason[:200]}") from error
-    try:
-        yield client
-    finally:
-        await client.__aexit__(None, None, None)
+    parameters = StdioServerParameters(command=command[0], args=list(command[1:]))
+    started = False
+    # One scope around everything, properly nested: its deadline is lifted once the server answers.
+    with anyio.CancelScope(deadline=anyio.current_time() + timeout_s) as scope:
+        try:
+            async with Client(parameters) as client:
+                started, scope.deadline = True, math.inf
+                yield client
+        except Exception as error:
+            if started:
+                raise
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise ResourceError(f"MCP server {shown!r} did not start: {reason[:200]}") from error
+    if not started:
+        raise ResourceError(f"MCP server {shown!r} did not answer within {timeout_s:g} s")
 
 
 def main(arguments: Sequence[str]) -> None:
