@@ -7,7 +7,7 @@ server = MCPServer("shop")
 
 @server.tool()
 def parcel(order_id: str) -> str:
-    """Handles the request."""
+    """Handle the request."""
     return f"order {order_id}: Blue Van"
 
 

@@ -33,6 +33,9 @@ def diagnose(
     allow_drift: Annotated[
         bool, typer.Option("--allow-drift", help="Use traces of another tool list, too.")
     ] = False,
+    start_timeout: Annotated[
+        float, typer.Option(min=0, help="Seconds the server may take to start.")
+    ] = 10.0,
     apply: Annotated[
         bool, typer.Option("--apply", help="Write the edits; without it nothing is written.")
     ] = False,
@@ -49,13 +52,13 @@ def diagnose(
     from replicata.papers.at_at.edits import Policy, listing_text, unified_diff
     from replicata.papers.at_at.encoder import Encoder
     from replicata.papers.at_at.method import atat
-    from replicata.papers.at_at.miner import propose
     from replicata.papers.at_at.miner import diagnose as reports_of
+    from replicata.papers.at_at.miner import propose
     from replicata.papers.at_at.serving import connect, list_tools
     from replicata.papers.at_at.traces import check_traces, read_traces
 
     async def listed() -> tuple:
-        async with connect(shlex.split(server)) as client:
+        async with connect(shlex.split(server), start_timeout) as client:
             return await list_tools(client)
 
     found = read_traces(traces)
@@ -76,7 +79,8 @@ def diagnose(
     for entry in result.log:
         state = "edit" if entry.accepted else f"refused ({entry.reason})"
         where = entry.edit.tool + (f".{entry.edit.param}" if entry.edit.param else "")
-        typer.echo(f"{state}: {entry.edit.kind} on {where}, traces {', '.join(entry.edit.evidence)}")
+        evidence = ", ".join(entry.edit.evidence)
+        typer.echo(f"{state}: {entry.edit.kind} on {where}, traces {evidence}")
     before = listing_text(tools) if source is None else source.read_text(encoding="utf-8")
     after = listing_text(result.tools)
     if source is not None:
@@ -120,5 +124,6 @@ def edited_source(text: str, before: tuple, after: tuple, name: str) -> str:
                     "times, expected once; leave --source out and edit by the printed list"
                 )
             # Inside a string of the source: quotes and backslashes must not end it.
-            text = text.replace(was, was + json.dumps(becomes[len(was) :], ensure_ascii=False)[1:-1])
+            added = json.dumps(becomes[len(was) :], ensure_ascii=False)[1:-1]
+            text = text.replace(was, was + added)
     return text

@@ -109,10 +109,17 @@ async def connect(command: Sequence[str], timeout_s: float = START_TIMEOUT_S) ->
         except Exception as error:
             if started:
                 raise
-            reason = " ".join(str(error).split()) or type(error).__name__
+            reason = " ".join(_cause(error).split())
             raise ResourceError(f"MCP server {shown!r} did not start: {reason[:200]}") from error
     if not started:
         raise ResourceError(f"MCP server {shown!r} did not answer within {timeout_s:g} s")
+
+
+def _cause(error: BaseException) -> str:
+    """Return the text of the first error inside groups of errors."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error) or type(error).__name__
 
 
 def main(arguments: Sequence[str]) -> None:
