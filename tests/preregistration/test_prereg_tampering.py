@@ -443,7 +443,7 @@ TAMPERINGS = {
     ),
     "label left out": ("A19", results(labels__x1=None), "results.json, line"),
     "label made up": ("A19", results(label="VERY CONFIRMATORY"), "results.json, line"),
-    "late amendment unlabelled": ("A19", late_amendment_called_confirmatory, "results.json, line"),
+    "late amendment unlabelled": ("A9", late_amendment_called_confirmatory, "seal.json"),
     "response and all that follows": ("A20", consistent_response, "s1.jsonl, line 6"),
 }
 

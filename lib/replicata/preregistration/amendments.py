@@ -1,5 +1,6 @@
 """Amendments: a change of plan is a new frozen file; what was frozen before stays as it is."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,22 @@ def count_records(places: Places) -> int:
 
 
 def amended_after_data(registration: Registration) -> list[str]:
-    """Return the names of amendments that were made when records existed already."""
-    paths = registration.places.amendments()
-    return [path.name for path in paths if read_canonical(path)["records"] > 0]
+    """Return the names of amendments that were made when records existed already.
+
+    By what they say, and by the records: one that carries an earlier digest was there before.
+    """
+    places, paths = registration.places, registration.places.amendments()
+    if not paths:
+        return []
+    order = {digest: number for number, digest in enumerate(registration.digests)}
+    carried = {
+        json.loads(line)["protocol"]
+        for path in places.record_files()
+        for line in read_chain_bytes(path).splitlines()
+    }
+    first = min((order.get(digest, 0) for digest in carried), default=len(paths))
+    return [
+        path.name
+        for number, path in enumerate(paths, 1)
+        if number > first or read_canonical(path)["records"] > 0
+    ]

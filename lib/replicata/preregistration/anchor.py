@@ -48,6 +48,25 @@ def check_clean(root: Path) -> str:
     return git(root, "rev-parse", "HEAD").strip()
 
 
+def check_committed(root: Path, paths: Iterable[str]) -> None:
+    """Check that HEAD holds ``paths`` as they are here, also where git was told to look away.
+
+    A file that is ignored or marked as unchanged leaves the tree clean, and lacks in every clone.
+
+    Raises
+    ------
+    UsageError
+        If it does not.
+    """
+    names = list(paths)
+    tree = git(root, "ls-tree", "-r", "-z", "HEAD", "--", *names).split("\0")
+    held = {line.partition("\t")[2]: line.split()[2] for line in tree if line}
+    here = git(root, "hash-object", "--no-filters", "--", *names).split()
+    for name, blob in zip(names, here, strict=True):
+        if held.get(name) != blob:
+            raise UsageError(f"freeze refuses: {name} is not committed as it is here")
+
+
 def check_attributes(root: Path, paths: Iterable[str]) -> None:
     """Check that a checkout cannot convert line ends of ``paths``.
 

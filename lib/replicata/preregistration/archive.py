@@ -1,10 +1,13 @@
 """The archive: a zip of the frozen protocol and its manifest's files, the same bytes every time."""
 
 import io
+import tempfile
 import zipfile
 from pathlib import Path
 
 from replicata.errors import VerificationError
+from replicata.preregistration.canonical import parse
+from replicata.preregistration.manifest import differing_files
 from replicata.preregistration.registration import (
     Registration,
     check_digest,
@@ -51,7 +54,7 @@ def write_archive(registration: Registration) -> Path:
 
 
 def check_archive(registration: Registration) -> None:
-    """Check the archive's digest, and that it holds the frozen protocol.
+    """Check the archive's digest, and that it holds the protocol and its files as they were frozen.
 
     Raises
     ------
@@ -60,10 +63,16 @@ def check_archive(registration: Registration) -> None:
     """
     places = registration.places
     check_digest(places.archive)
-    try:
-        with zipfile.ZipFile(places.archive) as bundle:
-            inside = bundle.read(places.shown(places.frozen))
-    except (KeyError, zipfile.BadZipFile) as error:
-        raise VerificationError(f"archive.zip cannot be read: {error}") from None
-    if sha256_bytes(inside) != registration.digest:
-        raise VerificationError("archive.zip holds another frozen.json")
+    with tempfile.TemporaryDirectory(prefix="archive-") as place:
+        try:
+            with zipfile.ZipFile(places.archive) as bundle:
+                inside = bundle.read(places.shown(places.frozen))
+                bundle.extractall(place)
+        except (KeyError, zipfile.BadZipFile) as error:
+            raise VerificationError(f"archive.zip cannot be read: {error}") from None
+        if sha256_bytes(inside) != registration.digest:
+            raise VerificationError("archive.zip holds another frozen.json")
+        # Of the protocol as it was frozen: amendments are not in the archive.
+        others = differing_files(parse(inside, "frozen.json")["manifest"], Path(place))
+    if others:
+        raise VerificationError(f"archive.zip holds {', '.join(others)} other than frozen, or not")

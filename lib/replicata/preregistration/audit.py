@@ -144,7 +144,9 @@ def _items(context: Context) -> Iterator[Item]:
             status, detail = "SKIP", str(needs)
         except ReplicataError as error:
             status, detail = "FAIL", " ".join(str(error).split())
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            status, detail = "FAIL", f"cannot be read: {type(error).__name__}: {error}"
+        except (Exception, SystemExit) as error:
+            # Whatever a changed file makes this code or the study's run into, it is a finding.
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            status, detail = "FAIL", f"cannot be checked: {text}"
         context.statuses[item_id] = status
         yield Item(item_id, name, status, detail)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from replicata.errors import ResourceError, VerificationError
+from replicata.preregistration.amendments import FIXED
 from replicata.preregistration.anchor import missing_history, verify_anchor
 from replicata.preregistration.archive import check_archive
 from replicata.preregistration.auditing import PASS, Context, Needs, Verdict
@@ -41,6 +42,12 @@ def canonical_form(context: Context) -> Verdict:
     """A2."""
     context.needs("A1")
     count = len(context.registration.digests) - 1
+    for number, path in enumerate(context.places.amendments(), 1):
+        amendment = read_canonical(path)
+        fixed = sorted(set(FIXED) & set(amendment["changes"]))
+        if fixed or amendment["number"] != number:
+            what = f"changes {fixed[0]}, which cannot change" if fixed else "has another number"
+            raise VerificationError(f"{path.name} {what}")
     if context.places.seal.exists():
         read_canonical(context.places.seal)
     return PASS, f"{count} amendments" if count else ""

@@ -5,6 +5,7 @@ from typing import Any
 from replicata.errors import VerificationError
 from replicata.preregistration.auditing import FINISHED, PASS, Context, Needs, Verdict, fail, same
 from replicata.preregistration.chain import check_end
+from replicata.preregistration.places import token_path
 from replicata.preregistration.seal import read_seal
 
 
@@ -12,6 +13,9 @@ def chain_links(context: Context) -> Verdict:
     """A8."""
     context.needs("A2")
     if not context.places.record_files():
+        for path in (context.places.seal, context.places.results_json):
+            if path.exists():
+                raise VerificationError(f"{path.name} is there, and its records are missing")
         raise Needs("no records yet")
     count = sum(len(shard.chain.records) for shard in context.shards.values())
     for shard, line, record in context.records():
@@ -24,6 +28,9 @@ def sealed(context: Context) -> Verdict:
     """A9."""
     context.needs("A8")
     if not context.places.seal.exists():
+        for path in (context.places.results_json, token_path(context.places.seal)):
+            if path.exists():
+                raise VerificationError(f"{path.name} is there, and seal.json is missing")
         raise Needs("not sealed yet")
     seal = read_seal(context.registration, context.expected_seal)
     for name, shard in context.shards.items():
@@ -36,9 +43,9 @@ def sealed(context: Context) -> Verdict:
     if extra:
         raise VerificationError(f"seal.json: shard {min(extra)} is not in the plan")
     planned = {context.places.shard_path(name).name for name in context.shards}
-    for path in context.places.record_files():
-        if path.name not in planned:
-            raise VerificationError(f"{path.name}: a records file that is not in the seal")
+    for path in sorted(context.places.records_dir.rglob("*")):
+        if path.suffix not in (".lock", ".torn") and path.name not in planned:
+            raise VerificationError(f"{path.name}: among the records, and not in the seal")
     return PASS, f"{len(context.shards)} shards"
 
 
@@ -51,6 +58,8 @@ def sample(context: Context) -> Verdict:
     for name, shard in context.shards.items():
         for line, record in enumerate(shard.chain.records, 1):
             if record["kind"] not in FINISHED:
+                if record["kind"] not in ("attempt", "recovered"):
+                    raise fail(shard, line, f"no record is of kind {record['kind']!r}")
                 continue
             cell_id = record["cell"]
             cell = cells.get(cell_id)

@@ -8,6 +8,8 @@ from replicata.preregistration.analysis import CONFIRMATORY, compute, label, lab
 from replicata.preregistration.auditing import PASS, Context, Needs, Verdict, close, fail, same
 from replicata.preregistration.canonical import canonical
 from replicata.preregistration.deviations import read_deviations, undeclared
+from replicata.preregistration.frozen_code import computed_as_frozen
+from replicata.preregistration.manifest import differing_files
 from replicata.preregistration.seal import read_seal
 from replicata.workflow.files import sha256_bytes
 
@@ -20,15 +22,28 @@ def results(context: Context) -> Verdict:
         raise VerificationError("results.json: protocol is another one")
     if stored["seal"] != sha256_bytes(context.places.seal.read_bytes()):
         raise VerificationError("results.json: seal is another one")
+    if set(stored) != KEYS or stored["study"] != context.registration.protocol.study:
+        raise VerificationError("results.json: not the keys, or not the study, of an analysis")
     computed = compute(context.study, context.registration, context.observed)
+    _compare(context, computed, stored, "the records give")
+    if differing_files(context.registration.manifest, context.places.root):
+        frozen = computed_as_frozen(context.registration)
+        _compare(context, frozen, stored, "the frozen code gives")
+    count = sum(len(values) for values in computed["results"].values())
+    return PASS, f"{count} numbers, {len(computed['verdicts'])} verdicts"
+
+
+KEYS = {"analysed_utc", "deviations", "exclusions", "label", "labels", "missing", "protocol"}
+KEYS |= {"results", "schema", "seal", "study", "verdicts"}
+
+
+def _compare(context: Context, computed: dict, stored: dict, source: str) -> None:
     for key in ("results", "verdicts"):
         where = close(computed[key], stored[key], key)
         if where:
             raise VerificationError(
-                f"results.json, line {_line(context, where)}: {where} is not what the records give"
+                f"results.json, line {_line(context, where)}: {where} is not what {source}"
             )
-    count = sum(len(values) for values in computed["results"].values())
-    return PASS, f"{count} numbers, {len(computed['verdicts'])} verdicts"
 
 
 def _line(context: Context, where: str) -> int:
@@ -70,6 +85,15 @@ def deviations(context: Context) -> Verdict:
         references["seal.json"] = read_seal(context.registration)["deviations"]
     if context.places.results_json.exists():
         references["results.json"] = context.results["deviations"]
+    # An analysis counts every deviation that was listed before it.
+    if "results.json" in references:
+        counted, analysed = references["results.json"]["count"], context.results["analysed_utc"]
+        for line, record in enumerate(chain.records[counted:], counted + 1):
+            if not record["t_utc"] > analysed:
+                raise VerificationError(
+                    f"deviations.jsonl, line {line}: listed before the analysis of {analysed}, "
+                    "which does not count it"
+                )
     for name, reference in references.items():
         count = reference["count"]
         if count >= len(heads) or heads[count] != reference["head"]:

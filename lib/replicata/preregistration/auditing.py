@@ -1,9 +1,11 @@
 """What the audit's checks share: the files of one study, each read once."""
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from replicata.errors import VerificationError
@@ -61,8 +63,14 @@ class Context:
 
     @cached_property
     def study(self) -> Study:
-        """The study's functions."""
-        return load_study(self.registration.protocol.analysis.entry_point)
+        """The study's functions, from this repository and from no other copy of it."""
+        study = load_study(self.registration.protocol.analysis.entry_point)
+        for name, path in self.registration.manifest["modules"].items():
+            loaded = getattr(sys.modules.get(name), "__file__", None)
+            here = self.places.root / path
+            if loaded and here.exists() and Path(loaded).read_bytes() != here.read_bytes():
+                raise VerificationError(f"{path}: another copy is imported here, {loaded}")
+        return study
 
     @cached_property
     def cells(self) -> dict[str, PlannedCell]:

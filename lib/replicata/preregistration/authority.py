@@ -5,6 +5,7 @@ that the code works and nothing about time; its root certificate says so in its 
 """
 
 import datetime
+import ipaddress
 import subprocess
 import urllib.error
 import urllib.request
@@ -143,7 +144,22 @@ def is_independent(authority: str, roots: bytes) -> bool:
     host = urlsplit(authority).hostname or ""
     certificates = x509.load_pem_x509_certificates(roots)
     labelled = any("NOT INDEPENDENT" in cert.subject.rfc4514_string() for cert in certificates)
-    return not (labelled or host in ("localhost", "::1") or host.startswith("127."))
+    return not (labelled or _is_near(host))
+
+
+def _is_near(host: str) -> bool:
+    """Say whether a host can only be this machine or its network."""
+    name = host.rstrip(".")
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return "." not in name or name.endswith((".localhost", ".local")) or _is_number(name)
+    return not (getattr(address, "ipv4_mapped", None) or address).is_global
+
+
+def _is_number(name: str) -> bool:
+    """Say whether a name is an IPv4 address in an odd notation, such as 127.1."""
+    return name.rpartition(".")[2].isdecimal()
 
 
 def _name(text: str) -> x509.Name:

@@ -51,9 +51,15 @@ def find_places(study: str) -> Places:
 def studies(root: Path) -> list[str]:
     """Return the studies that have a protocol, frozen or drafted."""
     directory = root / "protocols"
-    kept = ("frozen.json", "draft.yaml")
-    found = (path for path in directory.glob("*") if any((path / name).exists() for name in kept))
-    return sorted(path.name for path in found)
+    drafted = (path.name for path in directory.glob("*") if (path / "draft.yaml").exists())
+    return sorted({*drafted, *registered(root)})
+
+
+def registered(root: Path) -> list[str]:
+    """Return the studies that are frozen, or have a trace of it: removing a file hides nothing."""
+    traces = ("frozen.*", "archive.*", "amendment_*", "deviations.jsonl")
+    found = (path.parent.name for trace in traces for path in root.glob(f"protocols/*/{trace}"))
+    return sorted(set(found))
 
 
 @app.command()
@@ -230,9 +236,7 @@ def audit_command(
         raise UsageError("an expected digest belongs to one study, and --all audits every one")
     headers = _headers(block_header or [])
     root = repo_root()
-    names = (
-        [n for n in studies(root) if Places(root, n, "cpu").frozen.exists()] if all_ else [study]
-    )
+    names = registered(root) if all_ else [study]
     if not names:
         typer.echo("no study has a frozen protocol: there is nothing to audit")
     audits = [

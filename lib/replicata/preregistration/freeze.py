@@ -3,7 +3,11 @@
 from pathlib import Path
 
 from replicata.errors import UsageError
-from replicata.preregistration.anchor import check_attributes, check_clean
+from replicata.preregistration.anchor import (
+    check_attributes,
+    check_clean,
+    check_committed,
+)
 from replicata.preregistration.authority import LocalAuthority
 from replicata.preregistration.canonical import canonical, read_bytes
 from replicata.preregistration.manifest import build_manifest
@@ -37,6 +41,7 @@ def freeze(places: Places) -> str:
     manifest = build_manifest(protocol, places.root)
     protected = [places.frozen, places.roots, digest_path(places.frozen), places.deviations]
     check_attributes(places.root, [*manifest["files"], *map(places.shown, protected)])
+    check_committed(places.root, manifest["files"])
     planned = describe_plan(check_fresh(protocol, check_plan(protocol)))
     roots = _roots(protocol, places)
     content = canonical(

@@ -88,8 +88,10 @@ def read_seal(registration: Registration, expected: str | None = None) -> dict[s
     digest = sha256_bytes(path.read_bytes())
     if expected is not None and digest != expected:
         raise VerificationError(f"seal.json has the digest {digest}, expected {expected}")
-    if value["protocol"] not in registration.digests:
-        raise VerificationError("seal.json names another protocol")
+    if value["protocol"] != registration.head:
+        raise VerificationError(
+            "seal.json names another protocol, or one that was amended after the seal"
+        )
     return value
 
 

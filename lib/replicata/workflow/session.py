@@ -133,7 +133,7 @@ class Session:
                     "claim": claim.id,
                     "what the paper claims": f"{claim.statement} ({claim.source})",
                     "paper's value": claim.paper_value,
-                    "tested here by": claim.test,
+                    "tested here by": claim.test or "",
                     "supported if": rule.supported
                     if rule
                     else f"not testable: {claim.not_testable}",

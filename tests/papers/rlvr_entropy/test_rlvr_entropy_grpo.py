@@ -11,7 +11,7 @@ from replicata.errors import ResourceError, UsageError
 from replicata.models import load_model
 from replicata.papers.rlvr_entropy import grpo_study
 from replicata.papers.rlvr_entropy.arms import Arm
-from replicata.papers.rlvr_entropy.experiment import GrpoParams
+from replicata.papers.rlvr_entropy.experiment import GrpoParams, RlParams
 
 OWN = GrpoParams(
     model="tiny-llama",
@@ -19,9 +19,9 @@ OWN = GrpoParams(
     prompts=2,
     group_size=4,
     max_tokens=10,
-    lr=1e-3,
     engine="transformers",
 )
+RL = RlParams(prompts=2, group_size=4, clip=1.0, probe_every=1, lr=1e-3)
 PROMPTS = Dataset.from_list([{"prompt": f"Say {i}:", "answer": str(i)} for i in range(8)])
 
 
@@ -33,7 +33,7 @@ def trainer(arm, tmp_path, **changes):
     loaded = load_model(OWN.model)
     with torch.no_grad():  # the end token becomes likely, so that lengths differ
         loaded.model.lm_head.weight[2] += loaded.model.lm_head.weight.mean(0) + 0.05
-    config = grpo_study.make_config(OWN, arm, 2, str(tmp_path), "cpu", 3)
+    config = grpo_study.make_config(OWN, arm, RL, 2, str(tmp_path), "cpu", 3)
     for name, value in changes.items():
         setattr(config, name, value)
     set_seed(0)
@@ -54,7 +54,7 @@ def rollouts(made):
     ids=lambda arm: arm.name,
 )
 def test_an_arm_trains_and_logs_what_the_tiny_runs_log(arm, tmp_path):
-    rows = grpo_study.train(OWN, arm, reward, PROMPTS, 2, "cpu", 3)
+    rows = grpo_study.train(OWN, arm, RL, reward, PROMPTS, 2, "cpu", 3)
     assert set(rows["step"]) == {0, 1}
     assert (rows["arm"] == arm.name).all()
     wide = rows.pivot_table(index="step", columns="metric", values="value")
@@ -151,7 +151,8 @@ def test_the_arms_of_a_paper_cell_run_one_after_the_other(tmp_path):
     path.write_text('{"prompt": "1 + 1 =", "answer": "2"}\n{"prompt": "2 + 2 =", "answer": "4"}\n')
     own = OWN.model_copy(update={"prompts_path": str(path)})
     arms = [Arm("shipped", "zeronet", 0.1), Arm("exact", "zeronet", 0.1)]
-    first, second = grpo_study.run_arms(own, arms, "coin", 1, "cpu", 5)
+    coin = RL.model_copy(update={"reward": "coin"})
+    first, second = grpo_study.run_arms(own, arms, coin, 1, "cpu", 5)
     gap = [rows[rows["metric"] == "mean_gap"]["value"].item() for rows in (first, second)]
     assert gap[0] > 0
     assert gap[1] == 0
@@ -160,4 +161,24 @@ def test_the_arms_of_a_paper_cell_run_one_after_the_other(tmp_path):
 
 def test_missing_prompts_are_named():
     with pytest.raises(ResourceError, match=r"data/none\.jsonl is missing, expected a JSONL"):
-        grpo_study.run_arms(OWN, [], "coin", 1, "cpu", 5)
+        grpo_study.run_arms(OWN, [], RL, 1, "cpu", 5)
+
+
+def test_the_optimizer_and_its_rate_are_those_of_the_runs(tmp_path):
+    """The null runs by SGD (c3, c4) must be SGD's: an update is the rate times the gradient."""
+    arm, made = Arm("shipped", "zeronet", 0.1), {}
+    for optimizer, kind in (("adam", torch.optim.AdamW), ("sgd", torch.optim.SGD)):
+        rl = RL.model_copy(update={"optimizer": optimizer, "lr": 0.25})
+        config = grpo_study.make_config(OWN, arm, rl, 1, str(tmp_path), "cpu", 3)
+        loaded = load_model(OWN.model)
+        made[optimizer] = grpo_study.make_trainer(
+            loaded.model, loaded.tokenizer, config, arm, reward, PROMPTS
+        )
+        made[optimizer].create_optimizer()
+        inner = made[optimizer].optimizer
+        assert isinstance(inner, kind)
+        assert {group["lr"] for group in inner.param_groups} == {0.25}
+    weight = made["sgd"].model.lm_head.weight
+    before, weight.grad = weight.detach().clone(), torch.ones_like(weight)
+    made["sgd"].optimizer.step()
+    assert torch.allclose(weight, before - 0.25)

@@ -9,7 +9,7 @@ from replicata.inference.vllm_engine import ENVIRONMENT
 from replicata.models.tiny import build_tokenizer
 from replicata.papers.rlvr_entropy import grpo_study
 from replicata.papers.rlvr_entropy.arms import Arm
-from replicata.papers.rlvr_entropy.experiment import GrpoParams
+from replicata.papers.rlvr_entropy.experiment import GrpoParams, RlParams
 from replicata.papers.rlvr_entropy.samplers import SAMPLERS, sampler_log_probs
 
 OWN = GrpoParams(
@@ -18,9 +18,9 @@ OWN = GrpoParams(
     prompts=1,
     group_size=4,
     max_tokens=8,
-    lr=3e-2,
     engine="vllm",
 )
+RL = RlParams(prompts=1, group_size=4, clip=1.0, probe_every=1, lr=3e-2)
 PROMPTS = Dataset.from_list([{"prompt": f"Say {i}:"} for i in range(8)])
 
 
@@ -67,7 +67,7 @@ def test_colocated_vllm_samples_from_q_and_follows_the_weights(directory, tmp_pa
     for name, value in {**ENVIRONMENT, "VLLM_CPU_KVCACHE_SPACE": "1"}.items():
         monkeypatch.setenv(name, value)
     arm = Arm("shipped", "zeronet", 0.1, ratio="sampler")
-    config = grpo_study.make_config(OWN, arm, 2, str(tmp_path), "cpu", 3)
+    config = grpo_study.make_config(OWN, arm, RL, 2, str(tmp_path), "cpu", 3)
     config.vllm_gpu_memory_utilization, config.vllm_max_model_length = 0.05, 64
     before = AutoModelForCausalLM.from_pretrained(directory)
     model = AutoModelForCausalLM.from_pretrained(directory)

@@ -100,7 +100,6 @@ class GrpoParams(StrictParams):
     prompts: int = Field(ge=1)
     group_size: int = Field(ge=2)
     max_tokens: int = Field(ge=1)
-    lr: float = Field(gt=0)
     engine: Literal["transformers", "vllm"]
 
 

@@ -17,7 +17,7 @@ from trl import GRPOConfig
 from replicata.errors import ResourceError
 from replicata.models import load_model
 from replicata.papers.rlvr_entropy.arms import Arm
-from replicata.papers.rlvr_entropy.experiment import GrpoParams
+from replicata.papers.rlvr_entropy.experiment import GrpoParams, RlParams
 from replicata.papers.rlvr_entropy.grpo import DriftTrainer
 from replicata.papers.rlvr_entropy.samplers import SAMPLERS, hidden_settings
 from replicata.workflow.layout import repo_root
@@ -25,18 +25,23 @@ from replicata.workflow.layout import repo_root
 Reward = Callable[..., list[float]]
 
 
+#: transformers' names of the optimizers.
+OPTIMIZERS = {"adam": "adamw_torch", "sgd": "sgd"}
+
+
 def run_arms(
-    own: GrpoParams, arms: list[Arm], reward: str, steps: int, device: str, seed: int
+    own: GrpoParams, arms: list[Arm], rl: RlParams, steps: int, device: str, seed: int
 ) -> list[pd.DataFrame]:
     """Train arms one after the other with math-verify's reward, or a coin."""
     dataset = load_prompts(own.prompts_path)
-    rewarded = coin_reward(seed) if reward == "coin" else math_reward
-    return [train(own, arm, rewarded, dataset, steps, device, seed) for arm in arms]
+    rewarded = coin_reward(seed) if rl.reward == "coin" else math_reward
+    return [train(own, arm, rl, rewarded, dataset, steps, device, seed) for arm in arms]
 
 
 def train(
     own: GrpoParams,
     arm: Arm,
+    rl: RlParams,
     reward: Reward,
     dataset: Dataset,
     steps: int,
@@ -51,6 +56,8 @@ def train(
         Sizes, model and engine.
     arm
         Sampler, rule, shift and learner.
+    rl
+        Optimizer and its learning rate.
     reward
         As TRL calls it, one number per completion.
     dataset
@@ -66,7 +73,7 @@ def train(
     for sentence in hidden_settings(loaded.model.generation_config):
         logging.getLogger(__name__).warning(sentence)
     with TemporaryDirectory() as directory:
-        config = make_config(own, arm, steps, directory, device, seed)
+        config = make_config(own, arm, rl, steps, directory, device, seed)
         trainer = make_trainer(loaded.model, loaded.tokenizer, config, arm, reward, dataset)
         trainer.train()
     metrics = pd.DataFrame(trainer.drift_log).rename_axis("step").reset_index()
@@ -75,7 +82,7 @@ def train(
 
 
 def make_config(
-    own: GrpoParams, arm: Arm, steps: int, directory: str, device: str, seed: int
+    own: GrpoParams, arm: Arm, rl: RlParams, steps: int, directory: str, device: str, seed: int
 ) -> GRPOConfig:
     """Return TRL's settings for an arm: every sampling field is set, none is inherited."""
     sampler = SAMPLERS[arm.sampler]
@@ -85,7 +92,8 @@ def make_config(
         num_generations=own.group_size,
         max_completion_length=own.max_tokens,
         max_steps=steps,
-        learning_rate=own.lr,
+        optim=OPTIMIZERS[rl.optimizer],
+        learning_rate=rl.lr,
         lr_scheduler_type="constant",
         temperature=sampler.temperature,
         top_k=sampler.top_k,

@@ -27,11 +27,6 @@ def preflight(params: Params) -> list[str]:
             missing.append("vLLM is not installed: requirements/gpu.txt has it")
         if find_spec("math_verify") is None:
             missing.append("math-verify is not installed: pip install math-verify")
-        # studies.null labels its second half as SGD's, and grpo_study.make_config knows AdamW only.
-        missing.append(
-            "null runs by SGD (c3, c4): TRL's trainer is set up for AdamW only, expected "
-            "optim='sgd' for them; without it their rows would carry the wrong label"
-        )
     return missing
 
 

@@ -60,7 +60,7 @@ def _runs(
         # Imported here: TRL takes seconds, and only profile paper needs it.
         from replicata.papers.rlvr_entropy import grpo_study
 
-        parts = grpo_study.run_arms(params.grpo, arms, rl.reward, steps, params.device, seed)
+        parts = grpo_study.run_arms(params.grpo, arms, rl, steps, params.device, seed)
     else:
         blocks = [
             arms[start : start + params.arms_per_block]
