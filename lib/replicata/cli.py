@@ -6,6 +6,8 @@ and `list` answer at once, and a job must set its threads before numpy is loaded
 
 import os
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,10 +15,9 @@ import typer
 from typer.core import TyperGroup
 
 from replicata.errors import ReplicataError, UsageError, VerificationError
-from replicata.papers.at_at.cli import app as at_at
 from replicata.preregistration.cli import app as preregistration
 from replicata.preregistration.cli import audit_command
-from replicata.workflow.layout import Room, check_profile, repo_root, select_papers
+from replicata.workflow.layout import Room, check_profile, papers, repo_root, select_papers
 from replicata.workflow.processes import die_with_parent, terminate_as_interrupt
 
 _INTERRUPTED = 130
@@ -72,7 +73,11 @@ reference = typer.Typer(no_args_is_help=True, help="Keep the runs that reruns ar
 app.add_typer(job, name="job", hidden=True)
 app.add_typer(reference, name="reference")
 app.add_typer(preregistration, name="prereg")
-app.add_typer(at_at, name="at-at")
+# A paper's own commands, such as `replicata at-at diagnose`: its room's cli.py.
+for _paper in papers():
+    if find_spec(f"replicata.papers.{_paper}.cli") is not None:
+        _commands = import_module(f"replicata.papers.{_paper}.cli")
+        app.add_typer(_commands.app, name=_paper.replace("_", "-"))
 app.command("audit")(audit_command)
 
 Papers = Annotated[

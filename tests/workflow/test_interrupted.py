@@ -36,10 +36,11 @@ def processes_in(house):
 
 
 def wait_until(condition, seconds=30.0):
+    """Return what the condition gave when it held: asked again, a process may be changing over."""
     end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
+    while not (found := condition()) and time.monotonic() < end:
         time.sleep(0.02)
-    return condition()
+    return found
 
 
 def child_named(house, word):
@@ -59,7 +60,9 @@ def test_kill_9_and_the_same_command_again(house, finished, victim, job, longer)
     first = house.start(*command, **longer)
     assert wait_until(lambda: child_named(house, f"job {job}"))
     time.sleep(random.Random().uniform(0, 2))
-    child_named(house, victim).send_signal(signal.SIGKILL)
+    found = wait_until(lambda: child_named(house, victim))
+    assert found
+    found.send_signal(signal.SIGKILL)
     first.communicate(timeout=60)
     assert first.returncode != 0
     assert wait_until(lambda: not processes_in(house)), processes_in(house)
@@ -71,8 +74,9 @@ def test_kill_9_and_the_same_command_again(house, finished, victim, job, longer)
 
 def test_a_job_that_is_killed_is_named_and_the_others_go_on(house):
     run = house.start("replicata", "run", "--profile", "smoke", "--root", "rerun", seconds=1)
-    assert wait_until(lambda: child_named(house, "--cell engine"))
-    child_named(house, "--cell engine").send_signal(signal.SIGKILL)
+    engine = wait_until(lambda: child_named(house, "--cell engine"))
+    assert engine
+    engine.send_signal(signal.SIGKILL)
     said, _ = run.communicate(timeout=60)
     assert run.returncode == 4
     assert "FAILED toy cells/engine: it was killed" in said

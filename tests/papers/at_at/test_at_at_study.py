@@ -53,7 +53,8 @@ def test_an_embedding_is_a_unit_vector_and_depends_on_the_text_alone(encoder):
     before = encoder.weights_sha256()
     texts = ["a red car", "The quick brown fox jumps.", "a red automobile"]
     together, alone = encoder.encode(texts), Encoder(cache=False).encode(texts[::-1])[::-1]
-    assert np.array_equal(together, alone)
+    # Rounding of float32 alone may differ: on some processors the same call twice does.
+    assert together == pytest.approx(alone, abs=1e-6)
     assert np.linalg.norm(together, axis=1) == pytest.approx(1, abs=1e-6)
     assert together[0] @ together[2] > 0.7 > together[0] @ together[1]
     assert encoder.weights_sha256() == before

@@ -20,7 +20,17 @@ def test_everything_missing_is_named(monkeypatch):
 
 def test_a_run_at_profile_paper_prints_its_cost_and_stops(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "replicata", "run", "--profile", "paper", "--root", str(tmp_path)],
+        [
+            sys.executable,
+            "-m",
+            "replicata",
+            "run",
+            "kvfold",
+            "--profile",
+            "paper",
+            "--root",
+            str(tmp_path),
+        ],
         cwd=repo_root(),
         env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
