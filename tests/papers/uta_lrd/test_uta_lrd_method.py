@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from transformers import get_scheduler
 
 from replicata.papers.uta_lrd.baselines import SHAPES, make_baseline, uba
-from replicata.papers.uta_lrd.method import UTASchedule, boundary_steps, factor, phase
+from replicata.papers.uta_lrd.family import boundary_steps, factor, phase
+from replicata.papers.uta_lrd.method import UTASchedule
 
 
 def optimizer(lr: float = 1.0, groups: tuple[float, ...] = ()) -> torch.optim.Optimizer:
@@ -193,6 +194,9 @@ def test_the_average_is_an_exponential_one_and_the_weights_come_back() -> None:
     [
         ("cosine", "cosine_with_min_lr", {"min_lr_rate": 0.0}),
         ("linear", "linear", {}),
+        ("inverse_sqrt", "inverse_sqrt", {}),
+        ("poly2", "polynomial", {"power": 2.0, "lr_end": 0.0}),
+        ("poly0.5", "polynomial", {"power": 0.5, "lr_end": 0.0}),
         (
             "wsd20",
             "warmup_stable_decay",
@@ -219,6 +223,36 @@ def test_baselines_have_their_closed_forms(name: str) -> None:
         assert ours.get_last_lr() == [pytest.approx(expected, abs=1e-9)]
         ours.optimizer.step()
         ours.step()
+
+
+def test_the_staircase_and_the_root_tail() -> None:
+    assert [SHAPES["step"](p) for p in (0.0, 0.49, 0.5, 0.74, 0.75, 1.0)] == pytest.approx(
+        [1, 1, 0.1**0.5, 0.1**0.5, 0.1, 0.1]
+    )
+    root = SHAPES["wsd20_sqrt"]
+    assert [root(p) for p in (0.0, 0.8, 0.85, 1.0)] == pytest.approx([1, 1, 0.5, 0])
+
+
+@pytest.mark.parametrize(("horizon", "stride"), [(8.0, 1), (40.0, 5)])
+def test_a_long_average_is_updated_rarely_and_weighs_the_same(horizon: float, stride: int) -> None:
+    """After a jump of the weights, the average is 1 - (1 - 1/H)^n of the way there."""
+    weight = torch.nn.Parameter(torch.zeros(1))
+    schedule = UTASchedule(torch.optim.SGD([weight], lr=0.1), 1000, ema_horizon=horizon)
+    schedule.observe(1.0)
+    schedule.optimizer.step()
+    schedule.step()
+    with torch.no_grad():
+        weight.fill_(1.0)
+    changes, last = 0, 0.0
+    for n in range(1, 80):
+        schedule.observe(1.0)
+        schedule.step()
+        now = float(schedule.average[0])
+        changes += now != last
+        last = now
+        low, high = (1 - (1 - 1 / horizon) ** k for k in (n - stride, n + 1))
+        assert low - 1e-6 <= now <= high + 1e-6
+    assert changes == (79 if stride == 1 else 16)
 
 
 @given(st.integers(1, 500), st.integers(0, 400), st.integers(0, 40))

@@ -9,12 +9,13 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM, Trainer, TrainingArguments
 
-from replicata.papers.uta_lrd import data, studies
+from replicata.papers.uta_lrd import data, parallel, studies
 from replicata.papers.uta_lrd.analysis import EVIDENCE
 from replicata.papers.uta_lrd.callback import UTACallback
 from replicata.papers.uta_lrd.experiment import GROUPS, Params, cells
+from replicata.papers.uta_lrd.experiment import run as run_cell
 from replicata.papers.uta_lrd.method import UTASchedule
-from replicata.papers.uta_lrd.training import Run, train
+from replicata.papers.uta_lrd.training import Run, evaluate, micro_batches, train
 from replicata.workflow.params import load_params
 
 STEPS = 24
@@ -163,6 +164,59 @@ def test_the_papers_code_path_with_a_tiny_model(
         first[~first["metric"].isin(timed)], again[~again["metric"].isin(timed)]
     )
     assert len(list((tmp_path / "checkpoints").glob("*.pt"))) == 4
+
+
+def test_micro_batches_add_up_to_the_batch(params: Params) -> None:
+    whole, parts = make(params), replace(make(params), micro=1)
+    one, two = train(whole), train(parts)
+    assert two.losses == pytest.approx(one.losses, rel=1e-4)
+    torch.testing.assert_close(weights(parts), weights(whole), rtol=1e-3, atol=1e-4)
+    batch = (torch.arange(7)[:, None], torch.arange(7))
+    sizes = [len(part[0]) for part in micro_batches(batch, 3)]
+    assert sizes == [3, 3, 1]
+
+
+def test_micro_batches_of_unequal_size_are_weighted(params: Params) -> None:
+    """A mean of means would weigh the last, smaller part too much."""
+    corpus = data.standard_library()
+    runs = [replace(studies.lm_run(params, corpus, "uta", 3, 3e-3, 1, 5, 0.1), micro=m)
+            for m in (None, 2)]  # fmt: skip
+    before = evaluate(runs[0], runs[0].batch_at(0))
+    one, two = (train(run) for run in runs)
+    assert one.losses == pytest.approx([before], rel=1e-6)
+    assert two.losses == pytest.approx([before], rel=1e-6)
+    grads = [torch.cat([p.grad.flatten() for p in run.model.parameters()]) for run in runs]
+    torch.testing.assert_close(grads[1], grads[0], rtol=1e-4, atol=1e-6)
+    assert evaluate(runs[1], runs[1].batch_at(0)) == pytest.approx(
+        evaluate(replace(runs[1], micro=None), runs[1].batch_at(0)), rel=1e-6
+    )
+
+
+def test_two_processes_train_the_run_of_one(params: Params) -> None:
+    """torchrun's launcher and DistributedDataParallel, over Gloo."""
+    cell = next(c for c in cells(params) if c.group == "finetune")
+    small = {"arms": ("uta",), "seeds": 2, "steps": 12, "pretraining": 10}
+    own = params.model_copy(
+        update={
+            "finetune": params.finetune.model_copy(update=small),
+            "micro_batch": 1,
+        }
+    )
+    alone = run_cell(own, cell)
+    shared = run_cell(own.model_copy(update={"processes": 2}), cell)
+    for metric in ("loss", "noise", "phi"):
+        found = [table.loc[table["metric"] == metric, "value"] for table in (alone, shared)]
+        assert len(found[0]) > 0
+        assert found[1].to_numpy() == pytest.approx(found[0].to_numpy(), rel=0.02), metric
+
+
+def test_a_batch_that_cannot_be_shared_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("is_initialized", True), ("get_world_size", 2), ("get_rank", 1)):
+        monkeypatch.setattr(torch.distributed, name, lambda value=value: value)
+    batch = torch.arange(4)
+    assert [part.tolist() for part in parallel.share((batch, batch))] == [[2, 3], [2, 3]]
+    with pytest.raises(ValueError, match="batch of 3 on 2 processes, expected a multiple of 2"):
+        parallel.share((batch[:3], batch[:3]))
 
 
 def test_every_claim_has_evidence() -> None:

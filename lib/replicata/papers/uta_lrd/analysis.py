@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from replicata.claims.evidence import Evidence
+from replicata.papers.uta_lrd.contrasts import against, better, comparison, interval, notes, worse
 from replicata.papers.uta_lrd.estimates import (
     BASELINES,
     LAB_BASELINES,
@@ -19,72 +20,13 @@ from replicata.papers.uta_lrd.estimates import (
     wide,
 )
 from replicata.papers.uta_lrd.experiment import Params
-from replicata.statistics.multiplicity import holm
 from replicata.statistics.paired import sign_flip_test
 from replicata.statistics.power import minimal_detectable_effect
-from replicata.statistics.resampling import cluster_bootstrap
 
-ALPHA = 0.05
 SCALE_NOTE = (
     "A Llama of 0.1M parameters and some hundred steps on the standard library's sources: an "
     "analogue of the paper's 60M to 1B, not a test of its numbers."
 )
-
-
-def against(table: pd.DataFrame, names: tuple[str, ...], params: Params) -> pd.DataFrame:
-    """Return UTA minus each baseline: mean, BCa interval, two-sided p, and Holm over them."""
-    rows = []
-    for name in names:
-        data = table["uta"] - table[name]
-        test = sign_flip_test(data, "two-sided", seed=params.seed)
-        low, high = interval(data, params)
-        rows.append((name, data.mean(), low, high, test.p_value, test.smallest_p))
-    columns = ["arm", "mean", "low", "high", "p", "smallest_p"]
-    found = pd.DataFrame(rows, columns=columns).set_index("arm")
-    found["adjusted"] = holm(found["p"]).adjusted
-    return found
-
-
-def interval(data: pd.Series, params: Params) -> tuple[float, float]:
-    """Return the 95 % BCa bootstrap interval of the mean over units."""
-    # Two seeds (profile smoke) leave the jackknife of BCa undefined.
-    method = "BCa" if len(data) > 2 and data.nunique() > 1 else "percentile"
-    found = cluster_bootstrap(data.to_numpy(), seed=params.seed, method=method)
-    return float(found.interval[0]), float(found.interval[1])
-
-
-def _notes(found: pd.DataFrame, prefix: str) -> list[str]:
-    return [
-        f"{prefix}, UTA minus {name}: {row['mean']:+.4f} ({row['low']:+.4f} to {row['high']:+.4f}),"
-        f" Holm-adjusted p {row['adjusted']:.3g}."
-        for name, row in found.iterrows()
-    ]
-
-
-def _better(found: pd.DataFrame) -> set[str]:
-    return set(found.index[(found["mean"] < 0) & (found["adjusted"] <= ALPHA)])
-
-
-def _worse(found: pd.DataFrame) -> set[str]:
-    return set(found.index[(found["mean"] > 0) & (found["adjusted"] <= ALPHA)])
-
-
-def _comparison(found: pd.DataFrame, data: pd.Series, name: str, n_unit: str,
-                smallest: float) -> dict[str, object]:  # fmt: skip
-    """Return the fields of an Evidence that describe the contrast with one baseline."""
-    row = found.loc[name]
-    effect = minimal_detectable_effect(data, alternative="two-sided", smallest_p=smallest)
-    return {
-        "interval": (row["low"], row["high"]),
-        "interval_kind": f"95 % BCa bootstrap over {len(data)} {n_unit}, against {name}",
-        "p_value": row["adjusted"],
-        "smallest_p": smallest,
-        "test": f"exact two-sided sign-flip test, Holm over {len(found)} baselines",
-        "n": len(data),
-        "n_unit": n_unit,
-        "mde": effect.effect,
-        "no_mde": effect.reason,
-    }
 
 
 def shape(cells: pd.DataFrame, params: Params) -> Evidence:
@@ -110,7 +52,7 @@ def near_optimal(cells: pd.DataFrame, params: Params) -> Evidence:
     rival = found["mean"].idxmax()  # the closest baseline
     data = logs["uta"] - logs[rival]
     smallest = min(1.0, found["smallest_p"].iloc[0] * len(found))
-    fields = _comparison(found, data, rival, "problems", smallest)
+    fields = comparison(found, data, rival, "problems", smallest)
     low, high = interval(logs["uta"], params)
     fields |= {
         "interval": (float(np.exp(low)), float(np.exp(high))),
@@ -120,15 +62,15 @@ def near_optimal(cells: pd.DataFrame, params: Params) -> Evidence:
     return Evidence(
         quantities={
             "uta_ratio": means["uta"],
-            "better_than": len(_better(found)),
+            "better_than": len(better(found)),
             "baselines": len(found),
-            "worse_than": len(_worse(found)),
+            "worse_than": len(worse(found)),
         },
         estimate_unit="final loss over the optimum's, geometric mean",
         notes=[
             "Ratios: " + ", ".join(f"{a} {v:.3f}" for a, v in means.sort_values().items()) + ".",
             f"Worst problem for UTA: {np.exp(logs['uta'].max()):.2f}.",
-            *_notes(found, "Log ratio"),
+            *notes(found, "Log ratio"),
             "The problems were chosen, not drawn: p says how regular the order is among them.",
         ],
         **fields,
@@ -141,7 +83,7 @@ def gains(cells: pd.DataFrame, params: Params) -> Evidence:
     long = wide(cells, "long")
     first = against(short, BASELINES, params)
     second = against(long, tuple(b for b in BASELINES if b in long), params)
-    both = _better(first) & _better(second)
+    both = better(first) & better(second)
     peaks = tuned_peaks(cells)
     smallest = min(1.0, first["smallest_p"].iloc[0] * len(first))
     return Evidence(
@@ -149,18 +91,18 @@ def gains(cells: pd.DataFrame, params: Params) -> Evidence:
             "cosine_difference": first.loc["cosine", "mean"],
             "all_below": bool((first["mean"] < 0).all() and (second["mean"] < 0).all()),
             "beats_cosine_and_linear": {"cosine", "linear"} <= both,
-            "worse_than": len(_worse(first) | _worse(second)),
+            "worse_than": len(worse(first) | worse(second)),
         },
         estimate_unit="nats a byte, UTA minus cosine, short regime",
         notes=[
             "Tuned peaks: " + ", ".join(f"{a} {p:g}" for a, p in peaks.items()) + ".",
             "Mean losses, short: "
             + ", ".join(f"{a} {v:.4f}" for a, v in short.mean().sort_values().items()) + ".",
-            *_notes(first, "Short"),
-            *_notes(second, "Long"),
+            *notes(first, "Short"),
+            *notes(second, "Long"),
         ],
         scale_note=SCALE_NOTE,
-        **_comparison(first, short["uta"] - short["cosine"], "cosine", "paired seeds", smallest),
+        **comparison(first, short["uta"] - short["cosine"], "cosine", "paired seeds", smallest),
     )  # fmt: skip
 
 
@@ -174,14 +116,14 @@ def images(cells: pd.DataFrame, params: Params) -> Evidence:
     return Evidence(
         quantities={
             "vit_cosine_difference": found["vit"].loc["cosine", "mean"],
-            "better": sum(len(_better(f)) for f in found.values()),
-            "worse": sum(len(_worse(f)) for f in found.values()),
+            "better": sum(len(better(f)) for f in found.values()),
+            "worse": sum(len(worse(f)) for f in found.values()),
             "contrasts": sum(len(f) for f in found.values()),
         },
         estimate_unit="nats (label-smoothed), UTA minus cosine, ViT",
-        notes=[*_notes(found["cnn"], "CNN, SGD"), *_notes(found["vit"], "ViT, AdamW")],
+        notes=[*notes(found["cnn"], "CNN, SGD"), *notes(found["vit"], "ViT, AdamW")],
         scale_note="Digits of 8x8 pixels, one untuned peak a model; says nothing about ImageNet.",
-        **_comparison(found["vit"], vit["uta"] - vit["cosine"], "cosine", "paired seeds", smallest),
+        **comparison(found["vit"], vit["uta"] - vit["cosine"], "cosine", "paired seeds", smallest),
     )
 
 
@@ -216,18 +158,18 @@ def _robustness(spread: pd.DataFrame, params: Params, what: str) -> Evidence:
     return Evidence(
         quantities={
             "closest_difference": found.loc[rival, "mean"],
-            "better_than": len(_better(found)),
+            "better_than": len(better(found)),
             "baselines": len(found),
-            "worse_than": len(_worse(found)),
+            "worse_than": len(worse(found)),
         },
         estimate_unit=f"nats a byte, range over {what}, UTA minus {rival}",
         notes=[
             "Mean ranges: "
             + ", ".join(f"{a} {v:.4f}" for a, v in spread.mean().sort_values().items()) + ".",
-            *_notes(found, "Range"),
+            *notes(found, "Range"),
         ],
         scale_note=SCALE_NOTE,
-        **_comparison(found, spread["uta"] - spread[rival], rival, "paired seeds", smallest),
+        **comparison(found, spread["uta"] - spread[rival], rival, "paired seeds", smallest),
     )  # fmt: skip
 
 
@@ -297,14 +239,14 @@ def components(cells: pd.DataFrame, params: Params) -> Evidence:
     return Evidence(
         quantities={
             "weakest_difference": found.loc[rival, "mean"],
-            "better_than": len(_better(found)),
+            "better_than": len(better(found)),
             "components": len(found),
-            "worse_than": len(_worse(found)),
+            "worse_than": len(worse(found)),
         },
         estimate_unit=f"nats a byte, UTA minus {rival}",
-        notes=[*_notes(found, "Component"), *_notes(others, "Variant (not in the rule)")],
+        notes=[*notes(found, "Component"), *notes(others, "Variant (not in the rule)")],
         scale_note=SCALE_NOTE,
-        **_comparison(found, table["uta"] - table[rival], rival, "paired seeds", smallest),
+        **comparison(found, table["uta"] - table[rival], rival, "paired seeds", smallest),
     )
 
 
@@ -316,13 +258,13 @@ def fine_tuning(cells: pd.DataFrame, params: Params) -> Evidence:
     return Evidence(
         quantities={
             "cosine_difference": found.loc["cosine", "mean"],
-            "beats_cosine_and_linear": {"cosine", "linear"} <= _better(found),
-            "worse_than": len(_worse(found)),
+            "beats_cosine_and_linear": {"cosine", "linear"} <= better(found),
+            "worse_than": len(worse(found)),
         },
         estimate_unit="nats a byte, UTA minus cosine",
-        notes=_notes(found, "Fine-tuning"),
+        notes=notes(found, "Fine-tuning"),
         scale_note="Continued pretraining of 0.1M parameters at one untuned peak, not SFT.",
-        **_comparison(found, table["uta"] - table["cosine"], "cosine", "paired seeds", smallest),
+        **comparison(found, table["uta"] - table["cosine"], "cosine", "paired seeds", smallest),
     )
 
 

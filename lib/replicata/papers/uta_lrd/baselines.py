@@ -12,7 +12,10 @@ from functools import partial
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
-from transformers.optimization import get_cosine_with_min_lr_schedule_with_warmup
+from transformers.optimization import (
+    get_cosine_with_min_lr_schedule_with_warmup,
+    get_inverse_sqrt_schedule,
+)
 
 
 def linear(p: float) -> float:
@@ -35,6 +38,21 @@ def wsd(p: float, tail: float) -> float:
     return min(1.0, (1 - p) / tail)
 
 
+def wsd_sqrt(p: float, tail: float) -> float:
+    """Return warmup-stable-decay with a tail of 1 - sqrt (arXiv 2405.18392)."""
+    return 1 - math.sqrt(max(0.0, p - (1 - tail)) / tail)
+
+
+def step(p: float) -> float:
+    """Return a staircase: a factor of sqrt(0.1) at one half and at three quarters."""
+    return 10 ** (-((p >= 0.5) + (p >= 0.75)) / 2)
+
+
+def polynomial(p: float, power: float) -> float:
+    """Return (1 - p)^power."""
+    return (1 - p) ** power
+
+
 def uba(p: float, phi: float) -> float:
     """Return UBA in its published form (arXiv 2505.24452), f between 0 and 1."""
     c = 1 + math.cos(math.pi * p)
@@ -48,6 +66,10 @@ SHAPES: dict[str, Callable[[float], float]] = {
     "linear": linear,
     "wsd20": partial(wsd, tail=0.2),
     "wsd50": partial(wsd, tail=0.5),
+    "wsd20_sqrt": partial(wsd_sqrt, tail=0.2),
+    "step": step,
+    "poly0.5": partial(polynomial, power=0.5),
+    "poly2": partial(polynomial, power=2.0),
     **{f"uba{phi:g}": partial(uba, phi=phi) for phi in (0.1, 0.3, 1.0, 3.0, 5.0, 10.0)},
 }
 
@@ -55,7 +77,7 @@ SHAPES: dict[str, Callable[[float], float]] = {
 def make_baseline(
     name: str, optimizer: Optimizer, total_steps: int, warmup: int, final_ratio: float
 ) -> LRScheduler:
-    """Return a baseline's scheduler.
+    """Return a baseline's scheduler: a name of ``SHAPES``, or ``inverse_sqrt``, which knows no r.
 
     Raises
     ------
@@ -66,6 +88,8 @@ def make_baseline(
         return get_cosine_with_min_lr_schedule_with_warmup(
             optimizer, warmup, total_steps, min_lr_rate=final_ratio
         )
+    if name == "inverse_sqrt":
+        return get_inverse_sqrt_schedule(optimizer, warmup)
     shape = SHAPES[name]
 
     def multiplier(t: int) -> float:

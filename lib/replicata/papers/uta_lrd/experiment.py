@@ -80,10 +80,20 @@ class FinetuneParams(StudyParams):
 
 
 class Params(StrictParams):
-    """Parameters of uta_lrd; the same code runs in all profiles."""
+    """Parameters of uta_lrd; the same code runs in all profiles.
+
+    Attributes
+    ----------
+    processes
+        Processes, each with a device of its own, that share the batches of a training run.
+    micro_batch
+        Sequences or images of one forward; null for the whole batch.
+    """
 
     seed: int
     device: str
+    processes: int = Field(ge=1)
+    micro_batch: int | None = Field(ge=1)
     bf16: bool
     warmup: float = Field(ge=0, lt=1)
     final_ratio: float = Field(ge=0, lt=1)
@@ -136,6 +146,9 @@ def run(params: Params, cell: Cell) -> "pd.DataFrame":
         When data is missing.
     """
     # Imported here: the Snakefile imports this module to list cells, and torch takes seconds.
-    from replicata.papers.uta_lrd import studies
+    from replicata.papers.uta_lrd import parallel, studies
 
-    return studies.STUDIES[cell.group](params, cell)
+    processes = 1 if cell.group in ("theory", "lab") else params.processes
+    return parallel.in_processes(
+        processes, params.device, studies.STUDIES[cell.group], params, cell
+    )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from replicata.papers.uta_lrd.baselines import SHAPES
-from replicata.papers.uta_lrd.method import boundary_steps, factor, phase, remaining_gain
+from replicata.papers.uta_lrd.family import boundary_steps, factor, phase, remaining_gain
 
 Array = NDArray[np.float64]
 

@@ -17,9 +17,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.optim.lr_scheduler import LRScheduler
+
+from replicata.papers.uta_lrd.family import boundary_steps, factor, phase, remaining_gain
 
 LOG = logging.getLogger(__name__)
 #: Smallest noise excess and drift, so that their ratio is finite; the clip on phi decides.
@@ -27,55 +28,9 @@ EPSILON = 1e-12
 #: Largest change of the learning rate by the scale component, either way.
 SCALE_LIMIT = 1.5
 DRIFTS = ("log", "lin", "hyp")
-
-
-def factor(p: npt.ArrayLike, phi: npt.ArrayLike, m: int = 2) -> np.ndarray:
-    """Return f_{phi,m}(p) of the base family (spec 3.3), elementwise; 1 at p = 0, 0 at p = 1."""
-    # cos/sin rather than tan: at p = 1 the tangent of a float is large, and the cosine is not 0.
-    cosine = np.maximum(np.cos(np.pi * np.asarray(p, dtype=float) / 2), 0.0)
-    sine = np.sin(np.pi * np.asarray(p, dtype=float) / 2)
-    value = cosine**m / (cosine**m + np.asarray(phi) / 2 * sine**m)
-    return np.where(np.asarray(p) >= 1, 0.0, value)
-
-
-def phase(f: npt.ArrayLike, phi: npt.ArrayLike, m: int = 2) -> np.ndarray:
-    """Return the p in [0, 1] at which ``factor(p, phi, m)`` is f (spec 3.4)."""
-    f = np.asarray(f, dtype=float)
-    with np.errstate(divide="ignore"):
-        tangent = (2 * (1 / f - 1) / phi) ** (1 / m)
-    return 2 / np.pi * np.arctan(tangent)
-
-
-def remaining_gain(
-    kind: str,
-    slope: npt.ArrayLike,
-    t: float,
-    remaining: float,
-    exponent: npt.ArrayLike = 1.0,
-) -> np.ndarray:
-    """Return D: what the drift still gains in ``remaining`` steps (spec 3.4).
-
-    Parameters
-    ----------
-    kind
-        ``lin`` (the slope stays), ``log`` (it falls as 1/t) or ``hyp`` (as t^-exponent).
-    slope
-        Loss gained per step at step ``t``.
-    """
-    if kind == "lin":
-        return slope * remaining
-    ratio = np.log1p(np.asarray(remaining) / t)
-    power = np.asarray(1.0 - exponent if kind == "hyp" else 0.0)
-    small = np.abs(power) < 1e-9
-    safe = np.where(small, 1.0, power)
-    return slope * t * np.where(small, ratio, np.expm1(safe * ratio) / safe)
-
-
-def boundary_steps(total_steps: int, warmup: int, boundaries: int) -> list[int]:
-    """Return the steps, equally spaced between warmup and budget, at which phi is set."""
-    span = total_steps - warmup
-    steps = {warmup + round(k * span / (boundaries + 1)) for k in range(1, boundaries + 1)}
-    return sorted(t for t in steps if max(warmup, 1) < t < total_steps)
+#: Updates of the averaged weights within one horizon: enough for an average of some hundred steps
+#: to cost little, and every step where the horizon is short.
+UPDATES_PER_HORIZON = 8
 
 
 def _check(
@@ -164,6 +119,7 @@ class UTASchedule(LRScheduler):
         self.total_steps, self.warmup, self.final_ratio = total_steps, warmup, final_ratio
         self.phi0, self.m, self.clip, self.drift = phi0, m, clip, drift
         self.horizon = max(1.0, 0.04 * total_steps if ema_horizon is None else ema_horizon)
+        self.stride = max(1, int(self.horizon / UPDATES_PER_HORIZON))
         self.scale_alpha = scale_alpha
         self.use_noise, self.use_drift = use_noise, use_drift
         self.lag_correction, self.match_phase = lag_correction, match_phase
@@ -244,12 +200,18 @@ class UTASchedule(LRScheduler):
                     f"{self.last_epoch + 1}; the last finite loss was {last}."
                 )
             return
+        self._average_weights()
+        if self.scale_alpha:
+            self._observe_gradients()
+
+    def _average_weights(self) -> None:
+        """Move the average towards the weights, once in ``stride`` steps by as much as in each."""
         weights = [p.detach() for p in self.parameters()]
         if not self.average:
             self.average = [w.clone() for w in weights]
-        torch._foreach_lerp_(self.average, weights, 1 / self.horizon)
-        if self.scale_alpha:
-            self._observe_gradients()
+        elif (self.last_epoch + 1) % self.stride == 0:
+            rate = 1 - (1 - 1 / self.horizon) ** self.stride
+            torch._foreach_lerp_(self.average, weights, rate)
 
     def _observe_gradients(self) -> None:
         """Average ||g||_1; its value at the end of warmup is the reference."""

@@ -21,7 +21,9 @@ from replicata.workflow.layout import repo_root
 from replicata.workflow.seeds import derive_seed
 
 LAB_BASELINES = ("constant", "cosine", "linear", "wsd20", "wsd50",
-                 "uba0.1", "uba0.3", "uba1", "uba3", "uba10")  # fmt: skip
+                 "uba0.1", "uba0.3", "uba1", "uba3", "uba10",
+             # Reported, in no rule:
+             "wsd20_sqrt", "step", "poly0.5", "poly2")  # fmt: skip
 #: The lab arm (m = 2, hyp, phi0 = 0.3) was declared by the spec; the others are ablations.
 LAB_UTA = {
     "uta": (0.3, 2, "hyp"),
@@ -145,7 +147,7 @@ def lm_run(
     probe_tokens = data.windows(corpus.tokens, probe, length).to(device)
     schedule = make_scheduler(arm(name), optimizer, steps, int(params.warmup * steps), final_ratio)
     return Run(model, optimizer, schedule, lm_loss, at, (probe_tokens, probe_tokens), steps,
-               bf16=params.bf16, device=device)  # fmt: skip
+               micro=params.micro_batch, bf16=params.bf16, device=device)  # fmt: skip
 
 
 def held_out(own: ModelParams, corpus: data.Corpus, device: str) -> Batch:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
+from replicata.papers.uta_lrd import parallel
 from replicata.papers.uta_lrd.method import UTASchedule
 from replicata.workflow.files import atomic_write
 
@@ -41,6 +42,8 @@ class Run:
         The fixed batch of the schedule's boundaries.
     clip
         Largest gradient norm.
+    micro
+        Sequences or images of one forward; None for a process's whole share of the batch.
     bf16
         Autocast the forward to bfloat16.
     checkpoint, every
@@ -55,6 +58,7 @@ class Run:
     probe: Batch
     steps: int
     clip: float = 1.0
+    micro: int | None = None
     bf16: bool = False
     device: str = "cpu"
     checkpoint: Path | None = None
@@ -67,24 +71,48 @@ def train(run: Run, stop_at: int | None = None) -> RunLog:
     if run.checkpoint is not None and run.checkpoint.is_file():
         start = load(run, log)
     run.model.train()
+    model = parallel.wrapped(run.model)
     began = time.process_time()
     for step in range(start, run.steps if stop_at is None else stop_at):
         run.optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(run.device.split(":")[0], torch.bfloat16, enabled=run.bf16):
-            loss = run.loss(run.model, run.batch_at(step))
-        loss.backward()
+        value = accumulate(run, model, run.batch_at(step))
         nn.utils.clip_grad_norm_(run.model.parameters(), run.clip)
         log.lr.append(run.optimizer.param_groups[0]["lr"])
         run.optimizer.step()
-        value = loss.item()
         log.losses.append(value)
         before = time.process_time()
         advance(run, value)
         log.schedule_seconds += time.process_time() - before
-        if run.checkpoint is not None and run.every and (step + 1) % run.every == 0:
+        due = run.checkpoint is not None and run.every and (step + 1) % run.every == 0
+        if due and parallel.is_first():
             save(run, log, step + 1)
     log.seconds += time.process_time() - began
     return log
+
+
+def accumulate(run: Run, model: nn.Module, batch: Batch) -> float:
+    """Add up the gradients of a batch over micro-batches and processes; return its mean loss."""
+    own = parallel.share(batch)
+    parts = micro_batches(own, run.micro)
+    total = torch.zeros((), device=own[0].device)
+    for part in parts[:-1]:
+        with parallel.not_reduced(model):
+            total += _backward(run, model, part, len(own[0]))
+    total += _backward(run, model, parts[-1], len(own[0]))
+    return parallel.mean(total)
+
+
+def _backward(run: Run, model: nn.Module, part: Batch, size: int) -> torch.Tensor:
+    with torch.autocast(run.device.split(":")[0], torch.bfloat16, enabled=run.bf16):
+        loss = run.loss(model, part) * (len(part[0]) / size)
+    loss.backward()
+    return loss.detach()
+
+
+def micro_batches(batch: Batch, size: int | None) -> list[Batch]:
+    """Return a batch in parts of ``size`` (the last may be smaller)."""
+    size = size or len(batch[0])
+    return list(zip(batch[0].split(size), batch[1].split(size), strict=True))
 
 
 def advance(run: Run, loss: float) -> None:
@@ -96,7 +124,8 @@ def advance(run: Run, loss: float) -> None:
             now = evaluate(run, run.probe)
             with schedule.averaged():
                 averaged = evaluate(run, run.probe)
-            schedule.probe(now, averaged)
+            # One process decides, so that rounding cannot give two of them two schedules.
+            schedule.probe(parallel.from_first(now), parallel.from_first(averaged))
     schedule.step()
 
 
@@ -104,8 +133,10 @@ def advance(run: Run, loss: float) -> None:
 def evaluate(run: Run, batch: Batch) -> float:
     """Return the mean loss on a batch, without dropout."""
     run.model.eval()
-    with torch.autocast(run.device.split(":")[0], torch.bfloat16, enabled=run.bf16):
-        loss = run.loss(run.model, batch).item()
+    loss = 0.0
+    for part in micro_batches(batch, run.micro):
+        with torch.autocast(run.device.split(":")[0], torch.bfloat16, enabled=run.bf16):
+            loss += run.loss(run.model, part).item() * (len(part[0]) / len(batch[0]))
     run.model.train()
     return loss
 
