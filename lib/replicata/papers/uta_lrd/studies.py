@@ -179,11 +179,11 @@ def finish(run: Run, test: Batch, context: dict[str, Any], trace: bool) -> list[
     return rows
 
 
-def _checkpointed(run: Run, params: Params, context: dict[str, Any]) -> Run:
+def _checkpointed(run: Run, params: Params, group: str, context: dict[str, Any]) -> Run:
     """Return the run with a checkpoint of its own, where the profile asks for them."""
     if params.checkpoints is None:
         return run
-    parts = [context[k] for k in ("group", "arm", "unit", "peak", "final_ratio")]
+    parts = [group, *(context[k] for k in ("arm", "unit", "peak", "final_ratio"))]
     path = Path(repo_root() / params.checkpoints) / ("-".join(map(str, parts)) + ".pt")
     path.parent.mkdir(parents=True, exist_ok=True)
     return replace(run, checkpoint=path, every=max(1, run.steps // 20))
@@ -202,11 +202,13 @@ def lm_study(params: Params, cell: Cell) -> pd.DataFrame:
     for unit in cell.params["units"]:
         seed = derive_seed(params.seed, "uta_lrd", group, unit)
         for name, peak, ratio in jobs:
-            context = {"group": group, "arm": name, "unit": f"seed-{unit:02d}", "peak": peak,
+            context = {"arm": name, "unit": f"seed-{unit:02d}", "peak": peak,
                        "final_ratio": ratio, "role": "tune" if unit < study.tuning else "test",
                        "corpus": corpus.sha256}  # fmt: skip
             run = lm_run(params, corpus, name, seed, peak, study.steps, study.batch, ratio)
-            rows += finish(_checkpointed(run, params, context), test, context, group != "sweep")
+            rows += finish(
+                _checkpointed(run, params, group, context), test, context, group != "sweep"
+            )
     return pd.DataFrame(rows)
 
 
@@ -228,7 +230,7 @@ def finetune(params: Params, cell: Cell) -> pd.DataFrame:
             own = derive_seed(params.seed, "uta_lrd", "finetune", unit)
             run = lm_run(params, corpus, name, own, study.peaks[0], study.steps, study.batch,
                          params.final_ratio, model)  # fmt: skip
-            context = {"group": "finetune", "arm": name, "unit": f"seed-{unit:02d}",
+            context = {"arm": name, "unit": f"seed-{unit:02d}",
                        "peak": study.peaks[0], "role": "test", "corpus": corpus.sha256}  # fmt: skip
             rows += finish(run, test, context, False)
     return pd.DataFrame(rows)
@@ -240,7 +242,7 @@ def vision(params: Params, cell: Cell) -> pd.DataFrame:
     for unit in cell.params["units"]:
         seed = derive_seed(params.seed, "uta_lrd", "vision", unit)
         for context, run, test in vision_runs(params, seed):
-            full = {**context, "group": "vision", "unit": f"seed-{unit:02d}", "role": "test"}
+            full = {**context, "unit": f"seed-{unit:02d}", "role": "test"}
             rows += finish(run, test, full, False)
     return pd.DataFrame(rows)
 
