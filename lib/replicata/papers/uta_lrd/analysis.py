@@ -19,14 +19,19 @@ from replicata.papers.uta_lrd.estimates import (
     tuned_peaks,
     wide,
 )
-from replicata.papers.uta_lrd.experiment import Params
+from replicata.papers.uta_lrd.experiment import FinetuneParams, Params
 from replicata.statistics.paired import sign_flip_test
 from replicata.statistics.power import minimal_detectable_effect
 
-SCALE_NOTE = (
-    "A Llama of 0.1M parameters and some hundred steps on the standard library's sources: an "
-    "analogue of the paper's 60M to 1B, not a test of its numbers."
-)
+
+def scale_note(params: Params) -> str:
+    """Say what the small profiles stand for."""
+    if params.model.data != "standard_library":
+        return ""
+    return (
+        "A Llama of 0.1M parameters and some hundred steps on the standard library's sources: an "
+        "analogue of the paper's 60M to 1B, not a test of its numbers."
+    )
 
 
 def shape(cells: pd.DataFrame, params: Params) -> Evidence:
@@ -101,7 +106,7 @@ def gains(cells: pd.DataFrame, params: Params) -> Evidence:
             *notes(first, "Short"),
             *notes(second, "Long"),
         ],
-        scale_note=SCALE_NOTE,
+        scale_note=scale_note(params),
         **comparison(first, short["uta"] - short["cosine"], "cosine", "paired seeds", smallest),
     )  # fmt: skip
 
@@ -122,7 +127,9 @@ def images(cells: pd.DataFrame, params: Params) -> Evidence:
         },
         estimate_unit="nats (label-smoothed), UTA minus cosine, ViT",
         notes=[*notes(found["cnn"], "CNN, SGD"), *notes(found["vit"], "ViT, AdamW")],
-        scale_note="Digits of 8x8 pixels, one untuned peak a model; says nothing about ImageNet.",
+        scale_note="Digits of 8x8 pixels, one untuned peak a model; says nothing about ImageNet."
+        if params.vision.images is None
+        else "",
         **comparison(found["vit"], vit["uta"] - vit["cosine"], "cosine", "paired seeds", smallest),
     )
 
@@ -143,9 +150,10 @@ def overhead(cells: pd.DataFrame, params: Params) -> Evidence:
         n_unit="pairs of a regime and a seed",
         no_mde="the claim is about the size of a share, not a test",
         notes=[
-            f"{group}: {value:.2%}." for group, value in both["uta"].groupby("group").mean().items()
+            f"{group}, {getattr(params, group).steps} steps: {value:.2%}."
+            for group, value in both["uta"].groupby("group").mean().items()
         ],
-        scale_note="The share falls as 1/steps: here eight probes and some hundred small steps.",
+        scale_note="The share falls as 1/steps; the notes say for how many.",
     )  # fmt: skip
 
 
@@ -168,7 +176,7 @@ def _robustness(spread: pd.DataFrame, params: Params, what: str) -> Evidence:
             + ", ".join(f"{a} {v:.4f}" for a, v in spread.mean().sort_values().items()) + ".",
             *notes(found, "Range"),
         ],
-        scale_note=SCALE_NOTE,
+        scale_note=scale_note(params),
         **comparison(found, spread["uta"] - spread[rival], rival, "paired seeds", smallest),
     )  # fmt: skip
 
@@ -222,7 +230,7 @@ def phi_robustness(cells: pd.DataFrame, params: Params) -> Evidence:
             f"Laboratory: mean range of the log ratio to the optimum {lab['uta']:.3f} (UTA), "
             f"{lab['uba']:.3f} (UBA).",
         ],
-        scale_note=SCALE_NOTE,
+        scale_note=scale_note(params),
     )
 
 
@@ -245,7 +253,7 @@ def components(cells: pd.DataFrame, params: Params) -> Evidence:
         },
         estimate_unit=f"nats a byte, UTA minus {rival}",
         notes=[*notes(found, "Component"), *notes(others, "Variant (not in the rule)")],
-        scale_note=SCALE_NOTE,
+        scale_note=scale_note(params),
         **comparison(found, table["uta"] - table[rival], rival, "paired seeds", smallest),
     )
 
@@ -263,7 +271,9 @@ def fine_tuning(cells: pd.DataFrame, params: Params) -> Evidence:
         },
         estimate_unit="nats a byte, UTA minus cosine",
         notes=notes(found, "Fine-tuning"),
-        scale_note="Continued pretraining of 0.1M parameters at one untuned peak, not SFT.",
+        scale_note="Continued pretraining of 0.1M parameters at one untuned peak, not SFT."
+        if isinstance(params.finetune, FinetuneParams)
+        else "",
         **comparison(found, table["uta"] - table["cosine"], "cosine", "paired seeds", smallest),
     )
 

@@ -18,6 +18,7 @@ from transformers import (
     TrainingArguments,
 )
 
+from replicata.papers.uta_lrd import parallel
 from replicata.papers.uta_lrd.method import UTASchedule
 
 
@@ -64,13 +65,13 @@ class UTACallback(TrainerCallback):
         """Observe the mean loss of the step's micro-batches, and probe at a boundary."""
         if not self._micro:
             raise ValueError("the model's output has no loss, expected one: pass labels.")
-        self.schedule.observe(torch.stack(self._micro).float().mean())
+        self.schedule.observe(parallel.mean(torch.stack(self._micro).float().mean()))
         self._micro.clear()
         if self.schedule.needs_probe():
             now = self._loss(model)
             with self.schedule.averaged():
                 averaged = self._loss(model)
-            self.schedule.probe(now, averaged)
+            self.schedule.probe(parallel.from_first(now), parallel.from_first(averaged))
 
     def on_train_end(
         self,

@@ -72,6 +72,37 @@ class SweepParams(StudyParams):
     ratio_arms: tuple[str, ...]
 
 
+class ImagesParams(StrictParams):
+    """Images of ImageNet's form (`imagenet.load_images`), and the sizes of both models."""
+
+    source: str
+    size: int = Field(ge=16)
+    resnet_widths: tuple[int, ...]
+    resnet_depths: tuple[int, ...]
+    vit_patch: int = Field(ge=1)
+    vit_width: int = Field(ge=8)
+    vit_layers: int = Field(ge=1)
+    vit_heads: int = Field(ge=1)
+    held_out: int = Field(ge=1)
+
+
+class VisionParams(StudyParams):
+    """Image models at two ``peaks``, the CNN's and the ViT's; scikit-learn's digits if null."""
+
+    images: ImagesParams | None
+
+
+class SftParams(StudyParams):
+    """Supervised fine-tuning of a packaged or hub model by TRL; ``batch`` is over all devices."""
+
+    model: str
+    source: str
+    sequence: int = Field(ge=8)
+    held_out: int = Field(ge=1)
+    probe: int = Field(ge=1)
+    micro_batch: int = Field(ge=1)
+
+
 class FinetuneParams(StudyParams):
     """Continuing a checkpoint of ``pretraining`` steps at ``pretraining_peak``."""
 
@@ -102,8 +133,8 @@ class Params(StrictParams):
     short: StudyParams
     long: StudyParams
     sweep: SweepParams
-    vision: StudyParams | None
-    finetune: FinetuneParams | None
+    vision: VisionParams | None
+    finetune: FinetuneParams | SftParams | None
     checkpoints: str | None
     memory_mb: int = Field(ge=1)
 

@@ -66,7 +66,7 @@ def not_reduced(model: nn.Module) -> AbstractContextManager[None]:
     return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
 
 
-def share(batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+def share(batch: torch.Tensor) -> torch.Tensor:
     """Return this process's part of a batch.
 
     Raises
@@ -77,11 +77,11 @@ def share(batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch
     if not dist.is_initialized():
         return batch
     count, rank = dist.get_world_size(), dist.get_rank()
-    if len(batch[0]) % count:
+    if len(batch) % count:
         raise ValueError(
-            f"a batch of {len(batch[0])} on {count} processes, expected a multiple of {count}."
+            f"a batch of {len(batch)} on {count} processes, expected a multiple of {count}."
         )
-    return batch[0].chunk(count)[rank], batch[1].chunk(count)[rank]
+    return batch.chunk(count)[rank]
 
 
 def mean(value: torch.Tensor) -> float:

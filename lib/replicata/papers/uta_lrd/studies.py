@@ -10,12 +10,12 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from replicata.papers.uta_lrd import data, lab
+from replicata.papers.uta_lrd import data, lab, parallel
 from replicata.papers.uta_lrd.arms import arm, make_scheduler
-from replicata.papers.uta_lrd.experiment import ModelParams, Params, StudyParams
+from replicata.papers.uta_lrd.experiment import ModelParams, Params, SftParams, StudyParams
 from replicata.papers.uta_lrd.method import UTASchedule
 from replicata.papers.uta_lrd.training import Batch, Run, evaluate, train
-from replicata.papers.uta_lrd.vision import vision_runs
+from replicata.papers.uta_lrd.vision import accuracy, vision_runs
 from replicata.workflow.cells import Cell
 from replicata.workflow.layout import repo_root
 from replicata.workflow.seeds import derive_seed
@@ -141,20 +141,20 @@ def lm_run(
     probe = torch.randint(corpus.cut - length, (own.probe,), generator=draw)
 
     def at(step: int) -> Batch:
-        tokens = data.windows(corpus.tokens, starts[step], length).to(device)
+        tokens = data.windows(corpus.tokens, parallel.share(starts[step]), length)
         return tokens, tokens
 
-    probe_tokens = data.windows(corpus.tokens, probe, length).to(device)
+    probe_tokens = data.windows(corpus.tokens, probe, length)
     schedule = make_scheduler(arm(name), optimizer, steps, int(params.warmup * steps), final_ratio)
     return Run(model, optimizer, schedule, lm_loss, at, (probe_tokens, probe_tokens), steps,
                micro=params.micro_batch, bf16=params.bf16, device=device)  # fmt: skip
 
 
-def held_out(own: ModelParams, corpus: data.Corpus, device: str) -> Batch:
+def held_out(own: ModelParams, corpus: data.Corpus) -> Batch:
     """Return the held-out windows, equally spaced, the same for every run."""
     last = len(corpus.tokens) - own.sequence
     starts = torch.linspace(corpus.cut, last, own.held_out).long()
-    tokens = data.windows(corpus.tokens, starts, own.sequence).to(device)
+    tokens = data.windows(corpus.tokens, starts, own.sequence)
     return tokens, tokens
 
 
@@ -183,8 +183,9 @@ def _checkpointed(run: Run, params: Params, group: str, context: dict[str, Any])
     """Return the run with a checkpoint of its own, where the profile asks for them."""
     if params.checkpoints is None:
         return run
-    parts = [group, *(context[k] for k in ("arm", "unit", "peak", "final_ratio"))]
-    path = Path(repo_root() / params.checkpoints) / ("-".join(map(str, parts)) + ".pt")
+    keys = ("model", "arm", "unit", "peak", "final_ratio")
+    name = "-".join([group, *(str(context[key]) for key in keys if key in context)])
+    path = Path(repo_root() / params.checkpoints) / f"{name}.pt"
     path.parent.mkdir(parents=True, exist_ok=True)
     return replace(run, checkpoint=path, every=max(1, run.steps // 20))
 
@@ -194,7 +195,7 @@ def lm_study(params: Params, cell: Cell) -> pd.DataFrame:
     group = cell.group
     study: StudyParams = getattr(params, group)
     corpus = get_corpus(params.model)
-    test = held_out(params.model, corpus, params.device)
+    test = held_out(params.model, corpus)
     jobs = [(name, peak, params.final_ratio) for name in study.arms for peak in study.peaks]
     if group == "sweep":
         jobs += [(name, study.peaks[0], r) for name in study.ratio_arms for r in study.ratios]
@@ -213,15 +214,17 @@ def lm_study(params: Params, cell: Cell) -> pd.DataFrame:
 
 
 def finetune(params: Params, cell: Cell) -> pd.DataFrame:
-    """Continue one checkpoint on the shifted text."""
+    """Continue one checkpoint on the shifted text, or fine-tune by TRL where the params say so."""
     study = params.finetune
+    if isinstance(study, SftParams):
+        return supervised(params, cell)
     seed = derive_seed(params.seed, "uta_lrd", "checkpoint")
     base = lm_run(params, get_corpus(params.model), "wsd20", seed, study.pretraining_peak,
                   study.pretraining, study.batch, params.final_ratio)  # fmt: skip
     train(base)
     weights = {key: value.clone() for key, value in base.model.state_dict().items()}
     corpus = get_corpus(params.model, shifted=True)
-    test = held_out(params.model, corpus, params.device)
+    test = held_out(params.model, corpus)
     rows = []
     for unit in cell.params["units"]:
         for name in study.arms:
@@ -236,6 +239,20 @@ def finetune(params: Params, cell: Cell) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def supervised(params: Params, cell: Cell) -> pd.DataFrame:
+    """Fine-tune a model by TRL under every arm."""
+    from replicata.papers.uta_lrd.sft import sft_rows  # TRL takes seconds to import
+
+    rows = []
+    for unit in cell.params["units"]:
+        seed = derive_seed(params.seed, "uta_lrd", "finetune", unit)
+        for name in params.finetune.arms:
+            context = {"arm": name, "unit": f"seed-{unit:02d}", "peak": params.finetune.peaks[0],
+                       "role": "test"}  # fmt: skip
+            rows += sft_rows(params, name, seed, context)
+    return pd.DataFrame(rows)
+
+
 def vision(params: Params, cell: Cell) -> pd.DataFrame:
     """Train both image models under every arm."""
     rows = []
@@ -243,7 +260,9 @@ def vision(params: Params, cell: Cell) -> pd.DataFrame:
         seed = derive_seed(params.seed, "uta_lrd", "vision", unit)
         for context, run, test in vision_runs(params, seed):
             full = {**context, "unit": f"seed-{unit:02d}", "role": "test"}
+            run = _checkpointed(run, params, "vision", full)
             rows += finish(run, test, full, False)
+            rows.append({**full, "metric": "accuracy", "value": accuracy(run, test)})
     return pd.DataFrame(rows)
 
 

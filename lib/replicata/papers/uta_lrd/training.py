@@ -37,7 +37,7 @@ class Run:
     loss
         Mean loss of a model on a batch.
     batch_at
-        The batch of a step.
+        This process's share of a step's batch.
     probe
         The fixed batch of the schedule's boundaries.
     clip
@@ -92,13 +92,12 @@ def train(run: Run, stop_at: int | None = None) -> RunLog:
 
 def accumulate(run: Run, model: nn.Module, batch: Batch) -> float:
     """Add up the gradients of a batch over micro-batches and processes; return its mean loss."""
-    own = parallel.share(batch)
-    parts = micro_batches(own, run.micro)
-    total = torch.zeros((), device=own[0].device)
+    parts, size = micro_batches(run, batch), len(batch[0])
+    total = torch.zeros((), device=run.device)
     for part in parts[:-1]:
         with parallel.not_reduced(model):
-            total += _backward(run, model, part, len(own[0]))
-    total += _backward(run, model, parts[-1], len(own[0]))
+            total += _backward(run, model, part, size)
+    total += _backward(run, model, parts[-1], size)
     return parallel.mean(total)
 
 
@@ -109,10 +108,10 @@ def _backward(run: Run, model: nn.Module, part: Batch, size: int) -> torch.Tenso
     return loss.detach()
 
 
-def micro_batches(batch: Batch, size: int | None) -> list[Batch]:
-    """Return a batch in parts of ``size`` (the last may be smaller)."""
-    size = size or len(batch[0])
-    return list(zip(batch[0].split(size), batch[1].split(size), strict=True))
+def micro_batches(run: Run, batch: Batch) -> list[Batch]:
+    """Return a batch in parts of ``run.micro`` on the run's device (the last may be smaller)."""
+    inputs, targets = (part.split(run.micro or len(part)) for part in batch)
+    return [(x.to(run.device), y.to(run.device)) for x, y in zip(inputs, targets, strict=True)]
 
 
 def advance(run: Run, loss: float) -> None:
@@ -134,7 +133,7 @@ def evaluate(run: Run, batch: Batch) -> float:
     """Return the mean loss on a batch, without dropout."""
     run.model.eval()
     loss = 0.0
-    for part in micro_batches(batch, run.micro):
+    for part in micro_batches(run, batch):
         with torch.autocast(run.device.split(":")[0], torch.bfloat16, enabled=run.bf16):
             loss += run.loss(run.model, part).item() * (len(part[0]) / len(batch[0]))
     run.model.train()
