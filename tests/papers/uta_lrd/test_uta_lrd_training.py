@@ -15,7 +15,7 @@ from replicata.papers.uta_lrd.callback import UTACallback
 from replicata.papers.uta_lrd.experiment import GROUPS, Params, cells
 from replicata.papers.uta_lrd.experiment import run as run_cell
 from replicata.papers.uta_lrd.method import UTASchedule
-from replicata.papers.uta_lrd.training import Run, evaluate, micro_batches, train
+from replicata.papers.uta_lrd.training import Run, batch_statistics, evaluate, micro_batches, train
 from replicata.workflow.params import load_params
 
 STEPS = 24
@@ -102,8 +102,12 @@ def trainer(params: Params, folder: Path, save_at: int) -> tuple[Trainer, UTASch
 def test_transformers_trainer_with_accumulation_and_resume(params: Params, tmp_path: Path) -> None:
     whole, schedule = trainer(params, tmp_path, 7)
     whole.train()
-    # One observation an optimizer step, not one a micro-batch.
+    # One observation an optimizer step, not one a micro-batch, and of the trainer's own size: its
+    # micro-batches' losses are already divided by the tokens of the whole step.
     assert len(schedule.losses) == 12
+    logged = whole.state.log_history[-1]["train_loss"]
+    assert sum(schedule.losses) / 12 == pytest.approx(logged, rel=1e-4)
+    assert schedule.losses[0] > 5
     assert [entry["step"] for entry in schedule.history] == schedule.boundaries
     assert schedule.get_last_lr() == [pytest.approx(3e-4)]
     resumed, again = trainer(params, tmp_path, 7)
@@ -208,6 +212,16 @@ def test_two_processes_train_the_run_of_one(params: Params) -> None:
         found = [table.loc[table["metric"] == metric, "value"] for table in (alone, shared)]
         assert len(found[0]) > 0
         assert found[1].to_numpy() == pytest.approx(found[0].to_numpy(), rel=0.02), metric
+
+
+def test_a_probe_uses_the_batchs_own_statistics() -> None:
+    layer = torch.nn.BatchNorm2d(1).eval()
+    images = torch.tensor([0.0, 2.0]).reshape(2, 1, 1, 1)
+    with batch_statistics(layer):
+        inside = layer(images).flatten()
+    assert inside.tolist() == pytest.approx([-1, 1], abs=1e-4)
+    assert layer(images).flatten().tolist() == pytest.approx([0, 2], abs=1e-4)
+    assert int(layer.num_batches_tracked) == 0
 
 
 def test_a_batch_that_cannot_be_shared_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

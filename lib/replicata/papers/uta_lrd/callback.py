@@ -10,6 +10,7 @@ The trainer saves and restores the schedule as it does any other.
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from transformers import (
     PreTrainedModel,
     TrainerCallback,
@@ -35,7 +36,8 @@ class UTACallback(TrainerCallback):
 
     def __init__(self, schedule: UTASchedule, probe_batch: dict[str, torch.Tensor]) -> None:
         self.schedule, self.probe_batch = schedule, probe_batch
-        self._micro: list[float] = []
+        self._parts: list[torch.Tensor] = []
+        self._shared = False
         self._hook: Any = None
 
     def on_train_begin(
@@ -48,11 +50,20 @@ class UTACallback(TrainerCallback):
     ) -> None:
         """Watch the losses of the micro-batches: trainers do not hand them to callbacks."""
 
-        def record(module: torch.nn.Module, inputs: Any, output: Any) -> None:
-            if module.training and getattr(output, "loss", None) is not None:
-                self._micro.append(output.loss.detach())
+        def record(module: torch.nn.Module, inputs: Any, given: dict[str, Any], out: Any) -> None:
+            if not module.training:
+                return
+            if getattr(out, "log_probs", None) is not None:  # TRL's fused head leaves no loss
+                total, count = -out.log_probs.detach().float().sum(), out.label_mask.sum()
+            elif getattr(out, "loss", None) is not None:
+                # The trainer divides by the tokens of all micro-batches, so that these add up.
+                self._shared = given.get("num_items_in_batch") is not None
+                total, count = out.loss.detach().float(), torch.ones_like(out.loss.detach())
+            else:
+                return
+            self._parts.append(torch.stack([total, count.to(total)]))
 
-        self._hook = model.register_forward_hook(record)
+        self._hook = model.register_forward_hook(record, with_kwargs=True)
 
     def on_optimizer_step(
         self,
@@ -63,10 +74,13 @@ class UTACallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Observe the mean loss of the step's micro-batches, and probe at a boundary."""
-        if not self._micro:
+        if not self._parts:
             raise ValueError("the model's output has no loss, expected one: pass labels.")
-        self.schedule.observe(parallel.mean(torch.stack(self._micro).float().mean()))
-        self._micro.clear()
+        summed = torch.stack(self._parts).sum(0)
+        if dist.is_initialized():
+            dist.all_reduce(summed)
+        self.schedule.observe(summed[0] / (1.0 if self._shared else summed[1]))
+        self._parts.clear()
         if self.schedule.needs_probe():
             now = self._loss(model)
             with self.schedule.averaged():

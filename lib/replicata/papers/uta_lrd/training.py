@@ -2,7 +2,8 @@
 
 import io
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -120,12 +121,28 @@ def advance(run: Run, loss: float) -> None:
     if isinstance(schedule, UTASchedule):
         schedule.observe(loss)
         if schedule.needs_probe():
-            now = evaluate(run, run.probe)
-            with schedule.averaged():
-                averaged = evaluate(run, run.probe)
+            # Running statistics fit the current weights only: batch norm uses the probe's own.
+            with batch_statistics(run.model):
+                now = evaluate(run, run.probe)
+                with schedule.averaged():
+                    averaged = evaluate(run, run.probe)
             # One process decides, so that rounding cannot give two of them two schedules.
             schedule.probe(parallel.from_first(now), parallel.from_first(averaged))
     schedule.step()
+
+
+@contextmanager
+def batch_statistics(model: nn.Module) -> Iterator[None]:
+    """Let batch norm use the batch's own statistics, and leave the running ones alone."""
+    layers = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
+    kept = [(layer.running_mean, layer.running_var) for layer in layers]
+    try:
+        for layer in layers:
+            layer.running_mean = layer.running_var = None
+        yield
+    finally:
+        for layer, (mean, variance) in zip(layers, kept, strict=True):
+            layer.running_mean, layer.running_var = mean, variance
 
 
 @torch.no_grad()
