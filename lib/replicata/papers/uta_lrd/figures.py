@@ -5,6 +5,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from replicata.papers.uta_lrd.analysis import against
 from replicata.papers.uta_lrd.estimates import (
@@ -76,7 +77,8 @@ def paths(rows: pd.DataFrame, params: Params) -> Figure:
     """F2: optimal and other schedules for four problems."""
     own = rows[rows["metric"] == "lr"]
     names = list(dict.fromkeys(own["unit"]))
-    chosen = [names[i] for i in sorted({0, len(names) // 3, len(names) // 2, len(names) - 1})]
+    half = len(names) // 2  # SGD's problems come first; of each kind the first and the last
+    chosen = [names[i] for i in sorted({0, half - 1, half, len(names) - 1} - {-1})]
     figure, panels = _axes(len(chosen), 12, 3.4)
     for axes, name in zip(panels, chosen, strict=True):
         for arm in ("optimum", "cosine", "uba0.3", "uta"):
@@ -117,6 +119,7 @@ def differences(rows: pd.DataFrame, params: Params) -> Figure:
         axes.axvline(0, color="black", lw=0.8)
         axes.set_yticks(range(len(BASELINES)), [STYLES[a][0] for a in BASELINES])
         axes.set(xlabel="UTA minus baseline, nats per byte\n(left of 0: UTA better)")
+        axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.set_title(f"{name} regime, n = {len(table)} seeds", fontsize=10)
     return figure
 
