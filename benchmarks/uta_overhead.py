@@ -10,7 +10,6 @@ of steps, so its share of a run falls as 1/steps.
 """
 
 import argparse
-import json
 from statistics import median
 
 from replicata.papers.uta_lrd.experiment import Params
@@ -30,27 +29,31 @@ def measure(params: Params, name: str, boundaries: bool, steps: int) -> float:
 
 
 def main() -> None:
-    """Print one line of JSON a width."""
+    """Print one row a width."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--widths", type=int, nargs="+", default=[64, 256])
     arguments = parser.parse_args()
     params = load_params("uta_lrd", "cpu")
+    kinds = (
+        ("cosine", "cosine", False),
+        ("UTA without probes", "uta", False),
+        ("UTA", "uta", True),
+    )
+    print("| width | steps | " + " | ".join(label for label, _, _ in kinds) + " |")
+    print("| --- | --- |" + " --- |" * len(kinds))
     for width in arguments.widths:
         model = params.model.model_copy(update={"width": width, "intermediate": 11 * width // 4})
         sized = params.model_copy(update={"model": model})
-        shares = {
-            label: median(
-                measure(sized, name, boundaries, arguments.steps) for _ in range(arguments.repeats)
-            )
-            for label, name, boundaries in (
-                ("cosine", "cosine", False),
-                ("average_only", "uta", False),
-                ("with_probes", "uta", True),
-            )
-        }
-        print(json.dumps({"width": width, "steps": arguments.steps, **shares}))
+        # In turns, so that a slow minute of the machine hits all of them.
+        measured = [
+            [measure(sized, name, probes, arguments.steps) for _, name, probes in kinds]
+            for _ in range(arguments.repeats)
+        ]
+        shares = [median(column) for column in zip(*measured, strict=True)]
+        row = " | ".join(f"{share:.2%}" for share in shares)
+        print(f"| {width} | {arguments.steps} | {row} |", flush=True)
 
 
 if __name__ == "__main__":
