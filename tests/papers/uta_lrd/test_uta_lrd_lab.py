@@ -1,5 +1,7 @@
 """The laboratory against Monte Carlo, finite differences and closed forms."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -101,3 +103,30 @@ def test_the_closed_loop_with_a_frozen_phi_is_the_open_loop() -> None:
     peaks = PROBLEM.cap * np.array([0.1, 0.5])
     frozen = lab.closed_loop(PROBLEM, peaks, 60, 0.01, 0.3, 2, "hyp", boundaries=0)
     assert frozen == pytest.approx(lab.open_loop("uba0.3", 60, 0.01)[:, None] * peaks, abs=1e-12)
+
+
+def test_the_labs_loop_sets_phi_from_exact_noise_and_drift() -> None:
+    """One boundary, by plain loops over modes; the second half must follow the phi they give."""
+    problem = lab.Problem("adam", 2.0, 0.0, 0.01, modes=12)
+    steps, phi0, peak = 40, 3.0, 0.2
+    found = lab.closed_loop(problem, np.array([peak]), steps, 0.0, phi0, 2, "lin", boundaries=1)
+
+    def f(p: float, phi: float) -> float:
+        return 1 / (1 + phi / 2 * math.tan(math.pi * p / 2) ** 2)
+
+    bias, noise = list(problem.start), [0.0] * 12
+    losses = []
+    for t in range(20):
+        losses.append(sum(w * b for w, b in zip(problem.weight, bias, strict=True)))
+        eta = peak * f(t / steps, phi0)
+        for i, (rate, injected) in enumerate(zip(problem.rate, problem.injected, strict=True)):
+            shrink = (1 - eta * rate) ** 2
+            bias[i], noise[i] = shrink * bias[i], shrink * noise[i] + eta**2 * injected
+    losses.append(sum(w * b for w, b in zip(problem.weight, bias, strict=True)))
+    removed = sum(w * n for w, n in zip(problem.weight, noise, strict=True))
+    phi = phi0 * removed / ((losses[-2] - losses[-1]) * 20)
+    assert 0.01 < phi < 100
+    start = 2 / math.pi * math.atan(math.sqrt(2 * (1 / f(0.5, phi0) - 1) / phi))
+    for t in range(20, steps):
+        expected = peak * f(start + (1 - start) * (t - 20) / 20, phi)
+        assert found[t, 0] == pytest.approx(expected, rel=1e-9)

@@ -8,10 +8,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.integrate import quad
 from transformers import get_scheduler
 
 from replicata.papers.uta_lrd.baselines import SHAPES, make_baseline, uba
-from replicata.papers.uta_lrd.family import boundary_steps, factor, phase
+from replicata.papers.uta_lrd.family import boundary_steps, factor, phase, remaining_gain
 from replicata.papers.uta_lrd.method import UTASchedule
 
 
@@ -104,6 +105,31 @@ def test_more_noise_decays_earlier() -> None:
         for e in (0.001, 1.0)
     )
     assert np.mean(loud) < np.mean(quiet) - 0.1
+
+
+def test_phi_is_noise_over_drift_by_hand() -> None:
+    """On losses 4 - 0.2 ln t the fit is exact: B = 0.2, slope 0.2/t, drift 0.2 ln(T/t)."""
+    total, t, excess, horizon = 200, 50, 0.03, 8.0
+    for drift, gain in (("log", 0.2 * math.log(total / t)), ("lin", 0.2 / t * (total - t))):
+        for corrected in (True, False):
+            schedule = UTASchedule(
+                optimizer(), total, phi0=0.7, ema_horizon=horizon, drift=drift,
+                lag_correction=corrected,
+            )  # fmt: skip
+            schedule.last_epoch = t - 1
+            schedule.losses = [4 - 0.2 * math.log(s) for s in range(1, t + 1)]
+            schedule.probe(2 + excess, 2.0)
+            noise = excess + (0.2 / t * horizon if corrected else 0.0)
+            assert schedule.phi == pytest.approx(0.7 * noise / gain, rel=1e-6)
+
+
+@pytest.mark.parametrize("exponent", [0.4, 1.0, 1.7])
+def test_the_remaining_gain_is_the_integral_of_the_slope(exponent: float) -> None:
+    t, remaining, slope = 50.0, 150.0, 0.01
+    kind = "log" if exponent == 1.0 else "hyp"
+    found = remaining_gain(kind, slope, t, remaining, exponent)
+    expected, _ = quad(lambda s: slope * (s / t) ** -exponent, t, t + remaining)
+    assert float(found) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("steps", [1, 2])

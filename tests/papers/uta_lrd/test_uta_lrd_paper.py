@@ -152,6 +152,8 @@ def test_trl_fine_tunes_under_the_schedule(texts: Path, tmp_path: Path) -> None:
     found: dict[str, list[float]] = {}
     for name in params.finetune.arms:
         trainer = sft.make_trainer(params, name, 3, str(tmp_path))
+        settings = trainer.args
+        assert settings.per_device_train_batch_size * settings.gradient_accumulation_steps == 4
         rates = Rates()
         trainer.add_callback(rates)
         trained = trainer.train()

@@ -206,12 +206,10 @@ class UTASchedule(LRScheduler):
 
     def _average_weights(self) -> None:
         """Move the average towards the weights, once in ``stride`` steps by as much as in each."""
-        if self.average and (self.last_epoch + 1) % self.stride:
-            return
         weights = [p.detach() for p in self.parameters()]
         if not self.average:
             self.average = [w.clone() for w in weights]
-        else:
+        elif (self.last_epoch + 1) % self.stride == 0:
             rate = 1 - (1 - 1 / self.horizon) ** self.stride
             torch._foreach_lerp_(self.average, weights, rate)
 
