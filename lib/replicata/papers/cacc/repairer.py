@@ -137,12 +137,17 @@ def truth_scores(
     encode = proposer.loaded.tokenizer.encode
     options = tuple(tuple(encode(word, add_special_tokens=False)) for word in ("Yes", "No"))
     different = list(dict.fromkeys(answers))
-    prompts = [
-        Scored((proposer.encode(verdict_messages(asked, answer)),), options)
-        for asked, answer in different
-    ]
+    prompts = [Scored(_split(proposer, *one), options) for one in different]
     scores = score_options(proposer.loaded, prompts)
     return {
         (asked.id, answer): yes - no
         for (asked, answer), (yes, no) in zip(different, scores, strict=True)
     }
+
+
+def _split(proposer: Proposer, asked: Asked, answer: str) -> tuple[tuple[int, ...], ...]:
+    """Return the verifier's prompt in two parts, so that a question's answers share the first."""
+    prompt = proposer.encode(verdict_messages(asked, answer))
+    other = proposer.encode(verdict_messages(asked, f"|{answer}"))
+    same = next(i for i, (a, b) in enumerate(zip(prompt, other, strict=False)) if a != b)
+    return prompt[:same], prompt[same:]
