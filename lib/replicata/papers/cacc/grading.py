@@ -89,11 +89,21 @@ class Grader:
         key = self.read(asked, text)
         return key is not None and self.equal(asked, gold, [key])[0]
 
+    def any_number(self, gold: str, text: str) -> bool:
+        """Return whether any plain number of a text is the gold answer: an upper bound."""
+        numbers = re.findall(r"-?\d[\d,]*(?:\.\d+)?", text)
+        target = self.parse_keys([gold])[0]
+        return target is not None and target in self.parse_keys(
+            [number.rstrip(",") for number in numbers]
+        )
+
     def _ask(self, request: dict[str, Any]) -> Any:
         """Send one request; None where it fails or takes too long."""
         if self._worker is None or self._worker.poll() is not None:
             self._start()
-        assert self._worker is not None and self._worker.stdin and self._worker.stdout
+        assert self._worker is not None
+        assert self._worker.stdin is not None
+        assert self._worker.stdout is not None
         try:
             self._worker.stdin.write(json.dumps(request) + "\n")
             self._worker.stdin.flush()

@@ -14,6 +14,8 @@ from math_verify import parse, verify
 
 #: Two plain numbers with an operator between them: a computation not carried out is no answer.
 _OPEN = re.compile(r"[\d.)}]\s*(?:[*/+\u00d7\u00f7-]|\\cdot|\\times|\\div|\\\*)\s*[\d({\\]")
+#: A fraction of two whole numbers is a value, as its LaTeX form is.
+_FRACTION = re.compile(r"-?\d+\s*/\s*\d+")
 _PARSED: dict[str, Any] = {}
 
 
@@ -21,8 +23,8 @@ def key_of(text: str) -> str | None:
     """Return the canonical key of the final value in a text, or None.
 
     math-verify finds and parses the value. Of an equation the right side counts, and a product or
-    sum of plain numbers that was not computed counts as no value: graded by value alone, a text that
-    only repeats the question would be right.
+    sum of plain numbers that was not computed counts as no value: graded by value alone, a text
+    that only repeats the question would be right.
     """
     found = parse(text, parsing_timeout=None)
     if not found or isinstance(found[0], str):
@@ -30,7 +32,10 @@ def key_of(text: str) -> str | None:
     value, extracted = found[0], str(found[-1])
     if isinstance(value, sympy.Equality):
         value, extracted = value.rhs, extracted.rsplit("=", 1)[-1]
-    if not isinstance(value, sympy.Basic) or _OPEN.search(extracted):
+    if not isinstance(value, sympy.Basic):
+        return None
+    plain = not value.free_symbols and not _FRACTION.fullmatch(extracted.strip(" ."))
+    if plain and _OPEN.search(extracted):
         return None
     if isinstance(value, sympy.Expr) and value.is_number:
         value = sympy.nsimplify(value, rational=True)

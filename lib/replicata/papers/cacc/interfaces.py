@@ -1,6 +1,7 @@
 """The fixed strict parsers: what the selector reads without any help."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, Protocol, get_args
@@ -28,9 +29,13 @@ class ModeMismatch(UsageError):
 class Reader(Protocol):
     """What parses values; see `replicata.papers.cacc.grading.Grader`."""
 
-    def parse_keys(self, texts: list[str]) -> list[str | None]: ...
+    def parse_keys(self, texts: Sequence[str]) -> list[str | None]:
+        """Return the canonical key of each text's final value."""
+        ...
 
-    def read(self, asked: Asked, text: str) -> str | None: ...
+    def read(self, asked: Asked, text: str) -> str | None:
+        """Return the final answer in the question's mode."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -67,10 +72,10 @@ class Interface:
 
 
 def strict(asked: Asked, text: str, style: Style) -> str | None:
-    """Return what a strict parser reads in a text, or None.
+    r"""Return what a strict parser reads in a text, or None.
 
     ``hash``: the first line ``#### X`` with X a plain number or a single letter, as GSM8K's own
-    script reads it. ``boxed``: what the last ``\\boxed{}`` holds. ``letter-first``: a leading
+    script reads it. ``boxed``: what the last ``\boxed{}`` holds. ``letter-first``: a leading
     ``B)``, ``(B)`` or ``B:``, or a line ``#### B``.
     """
     if style == "boxed":

@@ -18,8 +18,8 @@ _CLAIMS = (
         rf"(?i:answer|option|choice)(?i:\s+is|\s*:)+{_DRESS}(?i:option\s+)?{_BARE}"
         rf"|(?i:option|choice)\s+{_DRESS}{_BARE}"
     ),
-    re.compile(rf"^{_DRESS}([A-Z])[)\]*_.:]", re.MULTILINE),
-    re.compile(r"[(\[*]+([A-Z])[)\]*]+"),
+    # At the start of a line or in brackets: "(A) or (B)" is no answer.
+    re.compile(rf"^{_DRESS}([A-Z])[)\]*_.:]|[(\[*]+([A-Z])[)\]*]+", re.MULTILINE),
     re.compile(rf"\A{_DRESS}([A-Z])[\s.)\]*_`\"']*\Z"),
 )
 

@@ -50,7 +50,9 @@ class Repairer(Protocol):
 
     def __call__(
         self, asked: Asked, candidates: Sequence[tuple[int, Candidate]]
-    ) -> dict[int, Repaired]: ...
+    ) -> dict[int, Repaired]:
+        """Return the continuation of each candidate, by its index."""
+        ...
 
 
 def cacc(
