@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from replicata.errors import RunError
-from replicata.papers.cacc.letters import read_letter
+from replicata.papers.cacc.letters import claimed_letters, read_letter
 from replicata.papers.cacc.pool import Asked
 from replicata.workflow.layout import repo_root
 
@@ -23,6 +23,11 @@ _DENIED = re.compile(r"\b(?:not|isn't|never)\s+-?\$?\d[\d,.]*", re.IGNORECASE)
 _MINUS = re.compile(r"\b(?:minus|negative)\s+(?=\d)", re.IGNORECASE)
 #: 100 % is the number 100 for the questions here; math-verify would say 1.
 _PERCENT = re.compile(r"(?<=\d)\s*\\?%")
+
+#: The left side of a computation that was carried out: what counts is its result.
+_COMPUTED = re.compile(
+    r"(?<![\w.])-?\d[\d,.]*(?:\s*(?:[-+*/\u00d7]|\\cdot|\\times)\s*-?\d[\d,.]*)+\s*=\s*(?=-?\d)"
+)
 
 
 class Grader:
@@ -60,10 +65,12 @@ class Grader:
         """Return the final answer of a text in the question's mode, liberally read.
 
         A letter counts as such; where there is none, the option whose text or value the text ends
-        with, if exactly one option matches.
+        with, if exactly one option matches. Several letters are no answer.
         """
         if asked.mode != "letter":
             return self.parse_keys([text])[0]
+        if len(set(claimed_letters(text))) > 1:
+            return None
         letter = read_letter(text, len(asked.options))
         return letter or self._option(asked, text)
 
@@ -162,4 +169,4 @@ class Grader:
 def _prepared(text: str) -> str:
     """Return a text without what would mislead math-verify's extraction."""
     text = _PERCENT.sub("", _DENIED.sub("", text))
-    return _MINUS.sub("-", text)
+    return _MINUS.sub("-", _COMPUTED.sub("", text))
