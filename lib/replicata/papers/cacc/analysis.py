@@ -144,7 +144,11 @@ def _any_number(cells: pd.DataFrame, family: str) -> float:
 def identities(cells: pd.DataFrame, params: Params) -> Evidence:
     """c2: the pointwise order and the product on every arm."""
     keys = ["proposer", "family", "interface", "part", "arm", "k", "budget", "draw"]
-    rows = cells[cells["metric"].isin(["raw", "sel", "acc"]) & (cells["part"] != "selector")]
+    rows = cells[
+        cells["metric"].isin(["raw", "sel", "acc"]) & ~cells["part"].isin(["selector", "k"])
+    ]
+    # Unused columns are NaN, which would drop their rows from the groups.
+    rows = rows.fillna({"budget": -1.0, "draw": -1.0})
     wide = rows.pivot_table(
         index=[*keys, "unit"], columns="metric", values="value", dropna=True, sort=False
     )
