@@ -86,14 +86,10 @@ def _mean(data: pd.Series, params: Params, confidence: float = 0.95) -> tuple[fl
 
 def _detectable(difference: pd.Series, smallest_p: float | None = None) -> dict[str, Any]:
     """Return the smallest effect that would have been found, or why there is none."""
-    if difference.std() == 0:
-        return {"no_mde": "no question changed, so the differences have no spread"}
     found = minimal_detectable_effect(
         difference.to_numpy(), alternative="two-sided", smallest_p=smallest_p
     )
-    if found.effect is None:
-        return {"no_mde": "the exact test cannot reject with so few changed questions"}
-    return {"mde": found.effect}
+    return {"mde": found.effect, "no_mde": found.reason}
 
 
 def _points(value: float) -> str:
@@ -222,9 +218,9 @@ def primary_p(cells: pd.DataFrame, params: Params) -> dict[str, tuple[float, flo
             contrast(cells, metric, family, interface, "identity", "cacc")[1].p_value
             for metric in ("acc", "sel")
         )
-    raw["c4"] = contrast(
-        cells, "acc", "mcq4", fixed_interface(params, "mcq4"), "identity", "cacc"
-    )[1].p_value
+    raw["c4"] = contrast(cells, "acc", "mcq4", fixed_interface(params, "mcq4"), "identity", "cacc")[
+        1
+    ].p_value
     raw["c6"] = 1 - joint(cells, params)["p_joint"]
     adjusted = holm(list(raw.values())).adjusted
     return {name: (p, q) for (name, p), q in zip(raw.items(), adjusted, strict=True)}

@@ -49,7 +49,7 @@ class FamilyParams(StrictParams):
     n_questions: int | None = Field(default=None, ge=2)
     interfaces: list[Style] = Field(min_length=1)
     max_new_tokens: int = Field(ge=1)
-    budgets: list[int] = []
+    budgets: tuple[int, ...] = Field(default=(), strict=False)
 
 
 class SamplingParams(StrictParams):

@@ -140,8 +140,9 @@ def draw_pool(
         "name": name,
     }
     digest = _digest(settings, prompts)
-    path = cache_dir() / "pools" / f"{name}-{digest[:16]}.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = cache_dir() / "pools" / proposer.loaded.fingerprint[:12]
+    path = folder / f"{name}-{digest[:16]}.jsonl"
+    folder.mkdir(parents=True, exist_ok=True)
     _tell_of_others(path, name)
     with FileLock(path.with_suffix(".lock")):
         stored = _read(path, digest)
@@ -177,7 +178,7 @@ def _tell_of_others(path: Path, name: str) -> None:
     others = [p for p in path.parent.glob(f"{name}-{'?' * 16}.jsonl") if p != path]
     if others and not path.exists():
         logger.warning(
-            "pool %s: model, prompts, sampling or questions are not those of %s, so it is drawn anew",
+            "pool %s: prompts, sampling or questions are not those of %s, so it is drawn anew",
             name,
             ", ".join(sorted(p.name for p in others)),
         )

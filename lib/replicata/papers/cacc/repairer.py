@@ -93,9 +93,7 @@ class ModelRepairer:
             )
         return repaired
 
-    def _parts(
-        self, asked: Asked, candidate: Candidate
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _parts(self, asked: Asked, candidate: Candidate) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the chat that the candidate answered, and its text with the forced prefix."""
         style: PromptStyle = "enhanced" if candidate.source == "enhanced" else "plain"
         tail = self.proposer.loaded.tokenizer.encode(

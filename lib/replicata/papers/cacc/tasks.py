@@ -120,7 +120,10 @@ def _balanced(
         options = rng.sample(near, m - 1)
         options.insert(right[index], value)
         asked = Asked(
-            f"{family}-{index:03d}", _stem(entry), "letter", tuple(str(option) for option in options)
+            f"{family}-{index:03d}",
+            _stem(entry),
+            "letter",
+            tuple(str(option) for option in options),
         )
         questions.append(Question(asked, LETTERS[right[index]]))
     return questions
