@@ -1,5 +1,6 @@
 """All arms of one family behind one interface, question by question."""
 
+import random
 from collections.abc import Sequence
 from itertools import combinations
 
@@ -15,6 +16,9 @@ from replicata.papers.cacc.proposer import Proposer
 from replicata.papers.cacc.repairer import truth_scores
 
 Pool = Sequence[Sequence[Candidate]]
+
+#: Most subsets of one size; a pool of 8 has 70 at most, one of 16 has 12,870.
+SUBSETS = 100
 
 
 class FamilyStudy:
@@ -253,7 +257,7 @@ class FamilyStudy:
         return f"{key}) {question.asked.options[ord(key) - ord('A')]}"
 
     def _nested(self, pool: Pool) -> None:
-        """Sweep K: all subsets of one pool, averaged, so that only K differs."""
+        """Sweep K: subsets of one pool, averaged, so that only K differs."""
         k = 1
         while k <= len(pool[0]):
             for arm in ("identity", "cacc"):
@@ -266,6 +270,9 @@ class FamilyStudy:
     ) -> None:
         sums = dict.fromkeys(("raw_before", "sel", "acc_expected"), 0.0)
         subsets = list(combinations(row, k))
+        if len(subsets) > SUBSETS:
+            rng = random.Random(f"{self._params.seed}-{question.asked.id}-{k}")
+            subsets = rng.sample(subsets, SUBSETS)
         for subset in subsets:
             outcome, before = self._outcome(question, subset, self.built(arm, index, subset))
             sums["raw_before"] += before
