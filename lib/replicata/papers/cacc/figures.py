@@ -274,7 +274,8 @@ def released_caption(rows: pd.DataFrame, params: Params) -> str:
     return (
         "Each vote that CACC released, added alone to the strict votes of its question (interface "
         "letter-first; questions with at least one strict vote). Percentages: how many votes meet "
-        f"that lead. {'; '.join(parts)}. The formula knows one rival; real pools have several."
+        f"that lead. {'; '.join(parts)}. The formula knows one rival and takes a and b as the same at every lead; in real "
+        "pools there are several rivals, and released votes follow the strict ones."
     )
 
 

@@ -39,8 +39,8 @@ def _gated() -> list[str]:
 
     if get_token() is None:
         return [
-            "data: GPQA Diamond is gated; accept its terms on the hub and log in ('hf auth login'), "
-            "or give a local file as path"
+            "data: GPQA Diamond is gated; accept its terms on the hub and log in "
+            "('hf auth login'), or give a local file as path"
         ]
     return []
 
