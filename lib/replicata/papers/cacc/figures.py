@@ -274,7 +274,8 @@ def released_caption(rows: pd.DataFrame, params: Params) -> str:
     return (
         "Each vote that CACC released, added alone to the strict votes of its question (interface "
         "letter-first; questions with at least one strict vote). Percentages: how many votes meet "
-        f"that lead. {'; '.join(parts)}. The formula knows one rival and takes a and b as the same at every lead; in real "
+        f"that lead. {'; '.join(parts)}. The formula knows one rival "
+        "and takes a and b as the same at every lead; in real "
         "pools there are several rivals, and released votes follow the strict ones."
     )
 
@@ -326,7 +327,7 @@ def token_budget(rows: pd.DataFrame, params: Params) -> Figure:
     axes.plot(cut.index, cut, color="#CC79A7", linestyle="--", marker="x",
               label="candidates cut off")  # fmt: skip
     axes.set_xticks(budgets, [f"{b:g}" for b in budgets])
-    axes.set(xlabel="budget of new tokens", ylabel="share", ylim=(-0.02, 1.02))
+    axes.set(xlabel="budget of new tokens", ylabel="share", ylim=(-0.02, 0.5))
     axes.legend(frameon=True, fontsize=8)
     return figure
 
