@@ -17,7 +17,9 @@ from replicata.papers.cacc.tasks import generated_questions
 )
 def test_letters_are_balanced_and_right(source, n, m):
     questions = generated_questions(source, "x", n, 3)
-    assert set(Counter(q.gold for q in questions).values()) == {n // m}
+    golds = [question.gold for question in questions]
+    assert set(Counter(golds).values()) == {n // m}
+    assert golds != sorted(golds)
     for question in questions:
         options = [int(option) for option in question.asked.options]
         assert len(set(options)) == m
