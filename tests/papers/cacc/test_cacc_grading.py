@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -15,7 +16,7 @@ NUMBER = Asked("n", "What is 30 + 7?", "number")
 LETTER = Asked("m", "Which?", "letter", ("1", "2"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def grader() -> Iterator[Grader]:
     with Grader() as made:
         yield made
@@ -81,3 +82,61 @@ def test_a_tower_of_powers_ends() -> None:
         assert seven == "7"
         assert tower is None or own.equal(NUMBER, "7", [tower]) == [False]
         assert own.parse_keys(["It is 8."]) == ["8"]
+
+
+LATEX = Asked("l", "Compute.", "latex")
+
+
+@pytest.mark.parametrize(
+    ("gold", "answers"),
+    [
+        (r"2\sqrt{3}", [r"\sqrt{12}", r"2\sqrt{3}"]),
+        (r"1+\sqrt{2}", [r"\sqrt{2}+1"]),  # a sum that cannot be carried out is a value
+        (r"\frac{1+\sqrt{5}}{2}", [r"\frac{1}{2}+\frac{\sqrt{5}}{2}"]),
+        ("x^2+2x+1", ["(x+1)^2", "1+2x+x^2"]),
+        (r"\begin{pmatrix}1\\2\end{pmatrix}", [r"\begin{pmatrix}1\\2\end{pmatrix}"]),
+        (r"50\%", ["50", r"50\%"]),
+        ("10^{-3}", [r"\frac{1}{1000}", "0.001"]),
+    ],
+)
+def test_latex_of_competition_mathematics(grader: Grader, gold: str, answers: list[str]) -> None:
+    """Gold answers come bare, as in the data sets; equal answers have one key, so votes add up."""
+    keys = grader.parse_keys([rf"It is $\boxed{{{answer}}}$." for answer in answers])
+    assert len(set(keys)) == 1
+    assert grader.equal(LATEX, gold, keys) == [True] * len(keys)
+    assert grader.equal(LATEX, "77", keys) == [False] * len(keys)
+
+
+def test_a_sum_that_can_be_carried_out_is_no_value(grader: Grader) -> None:
+    assert grader.parse_keys([r"$\boxed{6 \cdot 7}$", "$2^{10}-1$"]) == [None, None]
+
+
+def test_a_new_worker_grades_what_an_old_one_read(grader: Grader) -> None:
+    """verify needs the expression, which the killed worker took with it."""
+    (key,) = grader.parse_keys([r"$\boxed{\{1,2\}}$"])
+    grader.close()
+    assert grader.equal(LATEX, r"\{2, 1\}", [key]) == [True]
+    assert grader.equal(LATEX, r"\{2, 3\}", [key]) == [False]
+
+
+def test_rounded_values_are_graded_alike_whoever_read_them(grader: Grader) -> None:
+    """A key of the strict parser was never read by math-verify, but is graded by it."""
+    (read,) = grader.parse_keys(["It is 0.3333333."])
+    with Grader() as fresh:
+        graded = fresh.equal(NUMBER, "1/3", [read])
+    assert grader.equal(NUMBER, "1/3", [read]) == graded
+
+
+def test_a_worker_that_ends_costs_one_text() -> None:
+    with Grader() as grader:
+        assert grader.parse_keys(["It is 7."]) == ["7"]
+        os.kill(grader._worker.pid, signal.SIGKILL)
+        grader._worker.wait()
+        assert grader.parse_keys(["It is 8."]) == ["8"]
+        assert grader.timeouts == 0
+        os.kill(grader._worker.pid, signal.SIGSTOP)
+        killed = threading.Timer(0.2, os.kill, (grader._worker.pid, signal.SIGKILL))
+        killed.start()
+        assert grader.parse_keys(["It is 9.", "It is 10."]) == [None, "10"]
+        killed.join()
+        assert grader.timeouts == 1

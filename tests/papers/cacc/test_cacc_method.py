@@ -217,6 +217,24 @@ def test_echoes_and_hedges() -> None:
     assert not is_hedge(NUMBER, "#### 3\n#### 3")
     assert is_hedge(LETTER, "(A) or (B)")
     assert is_hedge(LATEX, r"\boxed{1} \boxed{2}")
+    assert is_hedge(LATEX, r"\boxed{\frac{1}{2}} or \boxed{\frac{2}{3}}")
+    # The placeholder copied after an answer, or a comma, contradicts nothing.
+    assert not is_hedge(NUMBER, "#### 37\n#### <answer>")
+    assert not is_hedge(NUMBER, "#### 1,234\n#### 1234")
+
+
+def test_a_degenerate_sampler_cannot_stuff_the_ballot(grader: Grader) -> None:
+    """Of equal texts one votes, however it became readable; equal answers of others all do."""
+    for text in ("", "Hmm, well", "#### 5"):
+        pool = candidates(text, text, f" {text}\n", "It is 5.")
+        found = construct(grader, NUMBER, pool, CaccConfig(), "hash", Scripted("#### 5"))
+        assert [(one.parent, one.key) for one in found] == [(0, "5"), (3, "5")]
+
+
+def test_a_loop_of_digits_is_no_number(grader: Grader) -> None:
+    """Python refuses to convert more than 4,300 digits."""
+    assert strict(NUMBER, "#### " + "9" * 5000, "hash") is None
+    assert grader.read(NUMBER, "It is " + "9" * 5000) is None
 
 
 def test_inadmissible_answers_are_noise(grader: Grader) -> None:

@@ -120,3 +120,9 @@ def test_a_parser_of_another_mode_is_refused() -> None:
     assert "boxed: it gives latex" in str(shown.exception)
     other = CliRunner().invoke(app, ["report", str(EXAMPLE), "--interface", "xml"])
     assert "--interface xml: unknown" in str(other.exception)
+
+
+def test_a_gold_answer_that_nothing_can_equal_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "pool.jsonl", line(), line(id="r", gold="forty-two"))
+    shown = CliRunner().invoke(app, ["report", str(path)])
+    assert "gold answer of 1 questions cannot be read, so they count as wrong: r." in shown.output

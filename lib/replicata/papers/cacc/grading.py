@@ -29,6 +29,9 @@ _COMPUTED = re.compile(
     r"(?<![\w.])-?\d[\d,.]*(?:\s*(?:[-+*/\u00d7]|\\cdot|\\times)\s*-?\d[\d,.]*)+\s*=\s*(?=-?\d)"
 )
 
+#: Seconds for the worker's imports, generous since other jobs may share the machine.
+_START_S = 60.0
+
 
 class Grader:
     """Reads answers (without gold) and grades them (with gold).
@@ -41,15 +44,15 @@ class Grader:
     Attributes
     ----------
     timeouts
-        Requests given up so far.
+        Requests given up so far: they took too long, or the worker ended on them.
     """
 
     def __init__(self, timeout_s: float = 5.0) -> None:
         self.timeouts = 0
         self._timeout = timeout_s
-        self._worker: subprocess.Popen[str] | None = None
-        self._started = False
+        self._worker: Any = None
         self._keys: dict[str, str | None] = {}
+        self._texts: dict[str, str] = {}
 
     def parse_keys(self, texts: Sequence[str]) -> list[str | None]:
         """Return the canonical key of each text's final value; None where there is none.
@@ -58,7 +61,10 @@ class Grader:
         """
         for text in dict.fromkeys(texts):
             if text not in self._keys:
-                self._keys[text] = self._ask({"do": "key", "text": _prepared(text)})
+                prepared = _prepared(text)
+                key = self._keys[text] = self._ask({"do": "key", "text": prepared})
+                if key is not None:
+                    self._texts[key] = prepared
         return [self._keys[text] for text in texts]
 
     def read(self, asked: Asked, text: str) -> str | None:
@@ -89,7 +95,20 @@ class Grader:
         """Return whether each answer key is the gold answer."""
         if asked.mode == "letter":
             return [answer == gold for answer in answers]
-        return [bool(self._ask({"do": "equal", "gold": gold, "key": answer})) for answer in answers]
+        target = _prepared(marked(asked, gold))
+        return [
+            bool(
+                self._ask(
+                    {
+                        "do": "equal",
+                        "gold": target,
+                        "key": answer,
+                        "text": self._texts.get(answer, answer),
+                    }
+                )
+            )
+            for answer in answers
+        ]
 
     def contains(self, asked: Asked, gold: str, text: str) -> bool:
         """Return whether the liberal reader finds the gold answer in a text."""
@@ -105,37 +124,31 @@ class Grader:
         )
 
     def _ask(self, request: dict[str, Any]) -> Any:
-        """Send one request; None where it fails or takes too long."""
+        """Send one request; None where it fails, takes too long or ends the worker."""
         if self._worker is None or self._worker.poll() is not None:
             self._start()
-        assert self._worker is not None
-        assert self._worker.stdin is not None
-        assert self._worker.stdout is not None
+        line = ""
         try:
             self._worker.stdin.write(json.dumps(request) + "\n")
             self._worker.stdin.flush()
-            # The first answer also waits for the worker's imports.
-            wait = self._timeout if self._started else self._timeout + 60
-            with selectors.DefaultSelector() as ready:
-                ready.register(self._worker.stdout, selectors.EVENT_READ)
-                if ready.select(wait):
-                    line = self._worker.stdout.readline()
-                    self._started = True
-                    if line:
-                        return json.loads(line)
-                    raise RunError(
-                        "grading: the math-verify worker ended; is math-verify installed?"
-                    )
+            line = self._line(self._timeout)
         except BrokenPipeError:
-            raise RunError(
-                "grading: the math-verify worker ended; is math-verify installed?"
-            ) from None
+            pass
+        if line:
+            return json.loads(line)
         self.timeouts += 1
         self.close()
         return None
 
+    def _line(self, wait: float) -> str:
+        """Return the worker's next line, empty if it ended or nothing came in time."""
+        with selectors.DefaultSelector() as ready:
+            ready.register(self._worker.stdout, selectors.EVENT_READ)
+            return self._worker.stdout.readline() if ready.select(wait) else ""
+
     def _start(self) -> None:
-        self._started = False
+        """Start a worker and wait for its imports, which count towards no text's time."""
+        self.close()
         self._worker = subprocess.Popen(
             [sys.executable, "-m", "replicata.papers.cacc.grading_worker"],
             stdin=subprocess.PIPE,
@@ -144,6 +157,9 @@ class Grader:
             text=True,
             cwd=repo_root() / "lib",
         )
+        if not self._line(_START_S):
+            self.close()
+            raise RunError("grading: the math-verify worker did not start; is it installed?")
 
     def close(self) -> None:
         """Kill the worker, if there is one."""
@@ -170,3 +186,10 @@ def _prepared(text: str) -> str:
     """Return a text without what would mislead math-verify's extraction."""
     text = _PERCENT.sub("", _DENIED.sub("", text))
     return _MINUS.sub("-", _COMPUTED.sub("", text))
+
+
+def marked(asked: Asked, gold: str) -> str:
+    """Return a gold answer as math-verify reads it: bare LaTeX is not recognised as such."""
+    if asked.mode != "latex" or "$" in gold.replace("\\$", "") or r"\boxed" in gold:
+        return gold
+    return rf"$\boxed{{{gold}}}$"

@@ -6,6 +6,7 @@ It is killed where it takes too long, since no timeout inside Python stops sympy
 import json
 import logging
 import re
+import resource
 import sys
 from typing import Any
 
@@ -16,6 +17,8 @@ from math_verify import parse, verify
 _OPEN = re.compile(r"[\d.)}]\s*(?:[*/+\u00d7\u00f7-]|\\cdot|\\times|\\div|\\\*)\s*[\d({\\]")
 #: A fraction of two whole numbers is a value, as its LaTeX form is.
 _FRACTION = re.compile(r"-?\d+\s*/\s*\d+")
+#: Bytes: a tower of powers ends in a MemoryError, not on the machine's last page.
+_MEMORY = 4 * 2**30
 _PARSED: dict[str, Any] = {}
 
 
@@ -24,7 +27,8 @@ def key_of(text: str) -> str | None:
 
     math-verify finds and parses the value. Of an equation the right side counts, and a product or
     sum of plain numbers that was not computed counts as no value: graded by value alone, a text
-    that only repeats the question would be right.
+    that only repeats the question would be right. What cannot be computed further, such as
+    ``1 + sqrt(2)``, is a value.
     """
     found = parse(text, parsing_timeout=None)
     if not found or isinstance(found[0], str):
@@ -32,25 +36,36 @@ def key_of(text: str) -> str | None:
     value, extracted = found[0], str(found[-1])
     if isinstance(value, sympy.Equality):
         value, extracted = value.rhs, extracted.rsplit("=", 1)[-1]
+    if isinstance(value, sympy.MatrixBase):
+        value = sympy.ImmutableMatrix(value)
     if not isinstance(value, sympy.Basic):
         return None
-    plain = not value.free_symbols and not _FRACTION.fullmatch(extracted.strip(" ."))
-    if plain and _OPEN.search(extracted):
+    computable = value.is_rational if isinstance(value, sympy.Expr) else False
+    if computable and not _FRACTION.fullmatch(extracted.strip(" .")) and _OPEN.search(extracted):
         return None
-    if isinstance(value, sympy.Expr) and value.is_number:
-        value = sympy.nsimplify(value, rational=True)
-        if value.is_finite is False or value.is_real is False:
-            return None
+    if isinstance(value, sympy.Expr):
+        if value.is_number:
+            value = sympy.nsimplify(value, rational=True)
+            if value.is_finite is False or value.is_real is False:
+                return None
+        # math-verify leaves 10**(-3) and (1 + sqrt(5))/2 as written: equal answers, one key.
+        if not value.is_Rational:
+            value = sympy.expand(sympy.simplify(value))
     key = str(value)
     _PARSED[key] = value
     return key
 
 
-def is_equal(gold: str, key: str) -> bool:
-    """Return whether a key is the gold answer: gold first, as math-verify wants it."""
+def is_equal(gold: str, key: str, text: str) -> bool:
+    """Return whether a key is the gold answer: gold first, as math-verify wants it.
+
+    A worker that was started again has to read ``text``, where the key came from, once more.
+    """
     target = key_of(gold) or gold
     if target == key:
         return True
+    if key not in _PARSED:
+        key_of(text)
     value = _PARSED.get(key)
     return value is not None and bool(
         verify(_PARSED.get(target, gold), value, timeout_seconds=None)
@@ -58,15 +73,17 @@ def is_equal(gold: str, key: str) -> bool:
 
 
 def main() -> None:
-    """Answer requests until the input ends."""
+    """Say that the imports are done, then answer requests until the input ends."""
     logging.disable(logging.WARNING)
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         try:
             if request["do"] == "key":
                 answer = key_of(request["text"])
             else:
-                answer = is_equal(request["gold"], request["key"])
+                answer = is_equal(request["gold"], request["key"], request["text"])
         # Whatever a model wrote may break a parser: it is unreadable then, and the worker lives.
         except Exception:
             answer = None

@@ -19,6 +19,8 @@ MODES: dict[Style, tuple[Mode, ...]] = {
 }
 _HASH = re.compile(r"^#### +(.+?) *$", re.MULTILINE)
 _NUMBER = re.compile(r"-?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+)?")
+#: Characters of a number.
+LONGEST = 400
 _LETTER_FIRST = re.compile(r"\A\s*(?:\(([A-Z])\)|([A-Z])[):])")
 
 
@@ -89,7 +91,8 @@ def strict(asked: Asked, text: str, style: Style) -> str | None:
         return None
     if asked.mode == "letter":
         return _admissible(asked, match[1]) if len(match[1]) == 1 else None
-    if not _NUMBER.fullmatch(match[1]):
+    # Longer ones are loops of digits, and more than Python converts.
+    if len(match[1]) > LONGEST or not _NUMBER.fullmatch(match[1]):
         return None
     return str(Fraction(match[1].replace(",", "")))
 

@@ -15,6 +15,9 @@ from replicata.papers.cacc.tasks import LETTERS
 
 #: Larger numbers are no answers to these questions but loops of digits.
 LARGEST = 1e12
+_HASHES = re.compile(r"^#### +(.+?) *$", re.MULTILINE)
+#: Boxes with up to one level of braces inside, as in ``\boxed{\frac{1}{2}}``.
+_BOXES = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}")
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,7 @@ def denoise(
     for one in consumables:
         text = " ".join(pool[one.parent].text.split())
         noise = (
-            (text in texts and bool(text))
+            text in texts
             or is_echo(asked, text)
             or not is_admissible(asked, one.key)
             or (one.probability is not None and one.probability < tau)
@@ -158,7 +161,6 @@ def is_hedge(asked: Asked, text: str) -> bool:
     """Return whether a text gives several contradictory finals in the selector's own format."""
     if asked.mode == "letter":
         return len(set(claimed_letters(text))) > 1
-    finals = re.findall(r"^#### +(.+?) *$", text, re.MULTILINE) if asked.mode == "number" else (
-        re.findall(r"\\boxed\{([^{}]*)\}", text)
-    )  # fmt: skip
-    return len(set(finals)) > 1
+    pattern = _HASHES if asked.mode == "number" else _BOXES
+    finals = {re.sub(r"[,$\s]", "", final) for final in pattern.findall(text)}
+    return len(finals - {"<answer>", ""}) > 1

@@ -21,7 +21,7 @@ from replicata.papers.cacc.decomposition import (
     decompose,
     tax_cause,
 )
-from replicata.papers.cacc.grading import Grader
+from replicata.papers.cacc.grading import Grader, marked
 from replicata.papers.cacc.interfaces import Interface, Style
 from replicata.papers.cacc.method import CaccConfig, cacc
 from replicata.papers.cacc.pool import Asked, Candidate, Consumable, Mode, Question
@@ -33,6 +33,7 @@ from replicata.statistics.paired import mcnemar_exact
 DEFAULT_STYLE: dict[Mode, Style] = {"number": "hash", "latex": "boxed", "letter": "letter-first"}
 #: Characters of a text that an example shows, from its end: answers stand there.
 SHOWN = 70
+SHOWN_IDS = 5
 
 
 class _CandidateLine(BaseModel):
@@ -88,6 +89,8 @@ class Report:
         Candidates that the strict parser reads, and that it or alignment reads.
     timeouts
         Texts on which math-verify was given up.
+    unreadable_gold
+        Questions whose gold answer math-verify does not read: every candidate counts as wrong.
     before, after
         The decomposition under the strict interface, and after alignment and noise removal; None
         without gold answers.
@@ -111,6 +114,7 @@ class Report:
     strict: int
     aligned: int
     timeouts: int
+    unreadable_gold: list[str]
     before: Decomposition | None
     after: Decomposition | None
     expected_before: float | None
@@ -221,6 +225,7 @@ def make_report(pool: Sequence[Pooled], grader: Grader, style: Style | None = No
         strict=sum(row["strict"] for row in rows),
         aligned=sum(row["aligned"] for row in rows),
         timeouts=grader.timeouts,
+        unreadable_gold=_unreadable_gold(pool, grader),
         before=decompose(before) if graded else None,
         after=decompose(after) if graded else None,
         expected_before=sum(one.acc_expected for one in before) / len(graded) if graded else None,
@@ -233,6 +238,17 @@ def make_report(pool: Sequence[Pooled], grader: Grader, style: Style | None = No
         lost=[one for row in graded for one in row["lost"]],
         unread=[one for row in rows for one in row["unread"]],
     )
+
+
+def _unreadable_gold(pool: Sequence[Pooled], grader: Grader) -> list[str]:
+    """Return the questions whose gold answer nothing can equal."""
+    return [
+        one.question.asked.id
+        for one in pool
+        if one.question.asked.mode != "letter"
+        and one.question.gold is not None
+        and grader.parse_keys([marked(one.question.asked, one.question.gold)])[0] is None
+    ]
 
 
 def _no_model(asked: Asked, candidates: Sequence[tuple[int, Candidate]]) -> dict[int, Any]:
@@ -309,6 +325,12 @@ def as_text(report: Report, examples: int) -> str:
     ]
     if report.timeouts:
         lines.append(f"math-verify was given up on {report.timeouts} texts; they count as unread.")
+    if report.unreadable_gold:
+        lines.append(
+            f"The gold answer of {len(report.unreadable_gold)} questions cannot be read, so they "
+            f"count as wrong: {', '.join(report.unreadable_gold[:SHOWN_IDS])}"
+            + ("…" if len(report.unreadable_gold) > SHOWN_IDS else ".")
+        )
     if report.before is not None and report.after is not None:
         lines += _decomposition_lines(report)
     else:
