@@ -108,7 +108,8 @@ def test_latex_of_competition_mathematics(grader: Grader, gold: str, answers: li
 
 
 def test_a_sum_that_can_be_carried_out_is_no_value(grader: Grader) -> None:
-    assert grader.parse_keys([r"$\boxed{6 \cdot 7}$", "$2^{10}-1$"]) == [None, None]
+    texts = [r"$\boxed{6 \cdot 7}$", "$2^{10}-1$", "The final answer is 16 - 29.", "It is 8 + 36."]
+    assert grader.parse_keys(texts) == [None] * 4
 
 
 def test_a_new_worker_grades_what_an_old_one_read(grader: Grader) -> None:

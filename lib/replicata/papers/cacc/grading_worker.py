@@ -40,19 +40,21 @@ def key_of(text: str) -> str | None:
         value = sympy.ImmutableMatrix(value)
     if not isinstance(value, sympy.Basic):
         return None
-    computable = value.is_rational if isinstance(value, sympy.Expr) else False
-    if computable and not _FRACTION.fullmatch(extracted.strip(" .")) and _OPEN.search(extracted):
+    final = value
+    if isinstance(value, sympy.Expr) and value.is_number:
+        # Before the check below: a decimal point at a sentence's end makes a float.
+        final = sympy.nsimplify(value, rational=True)
+        if final.is_finite is False or final.is_real is False:
+            return None
+    plain = not value.free_symbols and not _FRACTION.fullmatch(extracted.strip(" ."))
+    irrational = isinstance(final, sympy.Expr) and final.is_rational is False
+    if plain and not irrational and _OPEN.search(extracted):
         return None
-    if isinstance(value, sympy.Expr):
-        if value.is_number:
-            value = sympy.nsimplify(value, rational=True)
-            if value.is_finite is False or value.is_real is False:
-                return None
-        # math-verify leaves 10**(-3) and (1 + sqrt(5))/2 as written: equal answers, one key.
-        if not value.is_Rational:
-            value = sympy.expand(sympy.simplify(value))
-    key = str(value)
-    _PARSED[key] = value
+    # math-verify leaves 10**(-3) and (1 + sqrt(5))/2 as written: equal answers, one key.
+    if isinstance(final, sympy.Expr) and not final.is_Rational:
+        final = sympy.expand(sympy.simplify(final))
+    key = str(final)
+    _PARSED[key] = final
     return key
 
 
