@@ -45,7 +45,8 @@ class FamilyStudy:
     def run(self, pools: dict[str, Pool], *, fixed: bool) -> None:
         """Measure all arms; sweeps, selectors and raw records only behind the fixed interface."""
         plain = pools["plain"]
-        self.prepare([*plain, *pools["enhanced"]], self._questions + self._questions)
+        self.prepare(plain)
+        self.prepare(pools["enhanced"], aligned=False)
         built = {arm: self._all(arm, plain) for arm in OPERATORS}
         for arm, consumables in built.items():
             self.outcomes(arm, plain, consumables, part="main")
@@ -68,13 +69,17 @@ class FamilyStudy:
 
     # -- building ---------------------------------------------------------------------------
 
-    def prepare(self, pool: Pool, questions: Sequence[Question] | None = None) -> None:
-        """Compute all forced continuations that any arm may ask for, in one go."""
+    def prepare(self, pool: Pool, *, aligned: bool = True) -> None:
+        """Compute forced continuations in one go, as many as the arms on this pool ask for.
+
+        ``aligned`` False leaves out what alignment reads: only repair alone continues these.
+        """
         fragments = [
             (question.asked, candidate)
-            for question, row in zip(questions or self._questions, pool, strict=True)
+            for question, row in zip(self._questions, pool, strict=True)
             for candidate in row
             if self._bench.interface.parse(question.asked, candidate.text) is None
+            and (aligned or self._bench.grader.read(question.asked, candidate.text) is None)
         ]
         self._bench.repairer.prepare(fragments)
 

@@ -79,7 +79,7 @@ def _budgets(study: FamilyStudy, proposer: Proposer, family: FamilyParams, drawn
         pool: list[list[Candidate]] = [
             [cut(proposer, one, budget, "plain") for one in row] for row in drawn.plain
         ]
-        study.prepare(pool)
+        study.prepare(pool, aligned=False)
         for arm in ("identity", "cacc"):
             extra: dict[str, Any] = {"part": "budget", "budget": float(budget)}
             study.outcomes(arm, pool, [study.built(arm, i, row) for i, row in enumerate(pool)],
