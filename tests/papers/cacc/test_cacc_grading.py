@@ -114,18 +114,10 @@ def test_a_sum_that_can_be_carried_out_is_no_value(grader: Grader) -> None:
 
 def test_a_new_worker_grades_what_an_old_one_read(grader: Grader) -> None:
     """verify needs the expression, which the killed worker took with it."""
-    (key,) = grader.parse_keys([r"$\boxed{\{1,2\}}$"])
+    (key,) = grader.parse_keys([r"$\boxed{(3,\infty)}$"])
     grader.close()
-    assert grader.equal(LATEX, r"\{2, 1\}", [key]) == [True]
-    assert grader.equal(LATEX, r"\{2, 3\}", [key]) == [False]
-
-
-def test_rounded_values_are_graded_alike_whoever_read_them(grader: Grader) -> None:
-    """A key of the strict parser was never read by math-verify, but is graded by it."""
-    (read,) = grader.parse_keys(["It is 0.3333333."])
-    with Grader() as fresh:
-        graded = fresh.equal(NUMBER, "1/3", [read])
-    assert grader.equal(NUMBER, "1/3", [read]) == graded
+    assert grader.equal(LATEX, "x>3", [key]) == [True]
+    assert grader.equal(LATEX, "x>4", [key]) == [False]
 
 
 def test_a_worker_that_ends_costs_one_text() -> None:

@@ -144,6 +144,9 @@ def test_a_value_that_two_options_share_names_none(grader: Grader) -> None:
 def test_a_letter_beyond_the_options_is_none(letter: str, m: int) -> None:
     expected = letter if "ABCDEFGHIJ".index(letter) < m else None
     assert read_letter(f"The answer is ({letter}).", m) == expected
+    assert read_letter(f"The answer is (A). No, the answer is ({letter}).", m) == (
+        "A" if letter == "A" else None
+    )
 
 
 def test_a_selector_that_expects_another_mode_is_refused_at_construction(grader: Grader) -> None:

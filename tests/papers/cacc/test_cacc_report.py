@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 from replicata.errors import UsageError
 from replicata.papers.cacc.cli import app
 from replicata.papers.cacc.grading import Grader
-from replicata.papers.cacc.report import make_report, read_pool
+from replicata.papers.cacc.pool_file import read_pool
+from replicata.papers.cacc.report import make_report
 from replicata.workflow.layout import repo_root
 
 EXAMPLE = repo_root() / "docs" / "examples" / "cacc" / "pool.jsonl"

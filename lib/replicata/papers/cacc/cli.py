@@ -34,10 +34,13 @@ def report(
     """
     if interface is not None and interface not in STYLES:
         raise UsageError(f"--interface {interface}: unknown, expected one of {', '.join(STYLES)}")
-    from replicata.papers.cacc import report as reports
     from replicata.papers.cacc.grading import Grader
+    from replicata.papers.cacc.pool_file import read_pool
+    from replicata.papers.cacc.report import make_report
+    from replicata.papers.cacc.report_text import as_json as json_of
+    from replicata.papers.cacc.report_text import as_text
 
-    questions = reports.read_pool(pool)
+    questions = read_pool(pool)
     with Grader(timeout) as grader:
-        found = reports.make_report(questions, grader, interface)
-    typer.echo(reports.as_json(found) if as_json else reports.as_text(found, examples))
+        found = make_report(questions, grader, interface)
+    typer.echo(json_of(found) if as_json else as_text(found, examples))
