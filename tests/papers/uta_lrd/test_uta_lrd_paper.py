@@ -75,6 +75,8 @@ def test_images_depend_on_seed_and_step_alone(folder: Path) -> None:
     assert torch.equal(y, again[1])
     assert not torch.equal(x, imagenet.train_batch(own, 1, 6, 8)[0])
     assert not torch.equal(x, imagenet.train_batch(own, 2, 5, 8)[0])
+    labels = {tuple(imagenet.train_batch(own, 1, step, 8)[1].tolist()) for step in range(6)}
+    assert len(labels) > 1  # other images in other steps, not only other crops
     # Labels are the folders' (blue 0, red 1), whatever the crop.
     assert ((x[:, 0].mean((1, 2)) > x[:, 2].mean((1, 2))) == y.bool()).all()
 
